@@ -1,0 +1,57 @@
+# Two commands on a fresh machine: `make demo` (the main job) and `make test`. Each makes .venv/ and
+# installs all it needs; the stamp's name holds the hash of what was installed, so a second run starts at once.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= out/demo
+ENGINES ?= 2
+PYTEST_ARGS ?=
+CODE := lorafsm adapters gpu_e2e tests
+
+KEY := $(shell { pwd; cat pyproject.toml requirements/*.txt; } | sha256sum | cut -c1-16)
+STAMP := $(VENV)/.installed-$(KEY)
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+export PIP_EXTRA_INDEX_URL
+
+.PHONY: help venv demo test lint format types clean
+
+help:  ## say what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv: $(STAMP)  ## make .venv and install everything (done by the others when needed)
+
+# The three installs are one after another in one recipe: pip must never run twice on one environment.
+$(STAMP): pyproject.toml $(wildcard requirements/*.txt)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lorafsm needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing into $(VENV), once, one to three minutes: 1/3 what the engine and the tools need"
+	@$(PIP) install -r requirements/engine-deps.txt -r requirements/dev.txt
+	@echo "2/3 the engine"
+	@$(PIP) install --no-deps -r requirements/engine-nodeps.txt
+	@echo "3/3 lorafsm"
+	@$(PIP) install --no-build-isolation -e '.[cli,dev,journal,sglang,torch]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and report.html
+	$(BIN)/lorafsm demo --out $(OUT) --engines $(ENGINES)
+
+test: $(STAMP)  ## every test, real engines included
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/python -m ruff check $(CODE)
+
+format: $(STAMP)  ## ruff's formatter
+	$(BIN)/python -m ruff format $(CODE)
+
+types: $(STAMP)  ## strict mypy over lorafsm, adapters, gpu_e2e
+	$(BIN)/python -m mypy
+
+clean:  ## remove the environment, results and caches
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
