@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `dev` is quick, `ci` is deep and repeatable (chosen by CI=true or HYPOTHESIS_PROFILE)."""
+"""Hypothesis profiles: `dev` is quick, `ci` is deep and repeatable (CI=true, or HYPOTHESIS_PROFILE=ci)."""
 
 import os
 
