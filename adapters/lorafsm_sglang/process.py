@@ -130,6 +130,8 @@ class EngineProcess:
         self._process = subprocess.Popen(
             [*self._command, *ports],
             env=self._environment,
+            # Python puts its working directory first on the path: not a checkout with folders of any name.
+            cwd=self.log_path.parent,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,

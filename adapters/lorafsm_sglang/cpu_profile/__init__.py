@@ -1,6 +1,6 @@
 """CPU profile: what an unmodified SGLang engine needs in order to serve on a machine without an accelerator.
 
-The folder ``stand_ins/engine-path`` holds stand-ins for ``triton``, ``sgl_kernel`` and
+The folder ``engine-path`` holds stand-ins for ``triton``, ``sgl_kernel`` and
 ``torchvision`` and one SGLang plugin with its entry point.  It goes on the ``PYTHONPATH`` of engine
 processes only; its name is no Python identifier, so nothing in it can be imported from here.
 """
@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-ENGINE_PATH = Path(__file__).resolve().parent / "stand_ins" / "engine-path"
+ENGINE_PATH = Path(__file__).resolve().parent / "engine-path"
 """Folder for the ``PYTHONPATH`` of an engine process."""
 
 LORA_TARGET_MODULES = (
