@@ -1,0 +1,21 @@
+"""The registry's journal in SQLite: every outcome is written before it is told, recovery is a replay."""
+
+from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
+from lorafsm_journal.errors import JournalCode, JournalError, Undecodable
+from lorafsm_journal.host import JournaledRegistry
+from lorafsm_journal.journal import Journal
+from lorafsm_journal.rows import Malformed, Row
+
+__all__ = [
+    "Journal",
+    "JournalCode",
+    "JournalError",
+    "JournaledRegistry",
+    "Malformed",
+    "Row",
+    "Undecodable",
+    "decode_event",
+    "decode_outcome",
+    "encode_event",
+    "encode_outcome",
+]
