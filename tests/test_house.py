@@ -137,7 +137,7 @@ def test_the_core_needs_attrs_and_immutables_only():
     assert {name_of(line) for line in project()["dependencies"]} == {"attrs", "immutables"}
 
 
-@pytest.mark.parametrize("extra", ["cli", "dev", "journal", "sglang"])
+@pytest.mark.parametrize("extra", ["cli", "dev", "sglang"])
 def test_no_light_extra_leads_to_torch(extra: str):
     names = requirements_of(extra)
     assert names
