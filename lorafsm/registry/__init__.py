@@ -1,0 +1,5 @@
+"""The registry: the versions, the default, the sessions' bindings and the fleet, behind one function `step`."""
+
+from lorafsm.registry.step import Step, step
+
+__all__ = ["Step", "step"]
