@@ -1,29 +1,17 @@
 """Everything that can happen to the registry: one frozen record per event.
 
-A field's name says what form it has (`FORMS`), the same in every event; `fault_in(event)` finds the first field
-that lacks its form.  Constructors check nothing, so that `step` can answer any event, however malformed, with a
-refusal.  Tokens, ids and times are made by adapters and arrive here as data; `now` is in milliseconds.
+Constructors check nothing, so that `step` can answer any event, however malformed, with a refusal
+(`lorafsm.forms`).  Tokens, ids and times are made by adapters and arrive here as data; `now` is in milliseconds.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import ClassVar, TypeAlias, get_args
 
-from attrs import fields, frozen
+from attrs import frozen
 
-from lorafsm.identity import (
-    SessionKey,
-    VersionKey,
-    fault_in_count,
-    fault_in_digest,
-    fault_in_flag,
-    fault_in_identifier,
-    fault_in_session_key,
-    fault_in_text,
-    fault_in_version_key,
-)
+from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.manifest import Plan
 from lorafsm.records import Resident
 
@@ -398,70 +386,3 @@ Event: TypeAlias = (
 )
 
 EVENTS: tuple[type[Event], ...] = get_args(Event)
-
-
-def _fault_in_plan(value: object) -> str | None:
-    if type(value) is not Plan:
-        return "must be a Plan(buckets, digest)"
-    return fault_in_count(value.buckets) or fault_in_digest(value.digest)
-
-
-def _fault_in_residents(value: object) -> str | None:
-    if type(value) is not frozenset or not all(type(item) is Resident for item in value):
-        return "must be a frozenset of Resident(key, digest, number)"
-    for item in value:
-        fault = fault_in_version_key(item.key) or fault_in_digest(item.digest) or fault_in_count(item.number)
-        if fault:
-            return f"holds a malformed resident: {fault}"
-    return None
-
-
-def _fault_in_foreign(value: object) -> str | None:
-    if type(value) is not frozenset or any(fault_in_text(item) for item in value):
-        return "must be a frozenset of names of at most 512 printable characters"
-    return None
-
-
-def _fault_in_handover(value: object) -> str | None:
-    return None if value == "" and type(value) is str else fault_in_identifier(value)
-
-
-FORMS: Mapping[str, Callable[[object], str | None]] = {
-    "now": fault_in_count,
-    "key": fault_in_version_key,
-    "digest": fault_in_digest,
-    "plan": _fault_in_plan,
-    "token": fault_in_identifier,
-    "handover": _fault_in_handover,
-    "tensors": fault_in_count,
-    "nbytes": fault_in_count,
-    "number": fault_in_count,
-    "engine": fault_in_identifier,
-    "incarnation": fault_in_count,
-    "seq": fault_in_count,
-    "bucket": fault_in_count,
-    "base_fingerprint": fault_in_text,
-    "probe_ok": fault_in_flag,
-    "reason": fault_in_text,
-    "expected_revision": fault_in_count,
-    "operation_id": fault_in_identifier,
-    "owner": fault_in_identifier,
-    "session": fault_in_session_key,
-    "label": fault_in_text,
-    "reclaim_id": fault_in_identifier,
-    "observed_absent": fault_in_flag,
-    "residents": _fault_in_residents,
-    "foreign": _fault_in_foreign,
-    "evidence": fault_in_text,
-}
-"""What each field must look like, by its name."""
-
-_CHECKS = {event: tuple((f.name, FORMS[f.name]) for f in fields(event)) for event in EVENTS}
-
-
-def fault_in(event: Event) -> tuple[str, str] | None:
-    """The first malformed field of an event and what it must be, or None."""
-    for name, fault_of in _CHECKS[type(event)]:
-        if fault := fault_of(getattr(event, name)):
-            return name, fault
-    return None

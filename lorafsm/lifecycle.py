@@ -99,75 +99,99 @@ class EngineState(StrEnum):
     REMOVED = "REMOVED"  # no longer a member
 
 
-V, A, T, O, S = VersionState, AttemptState, TargetState, OwnerState, SessionState
-U, P, E = UnloadState, RepairState, EngineState
-
-VERSION: Mapping[V | None, Mapping[str, tuple[V, ...]]] = {
-    None: {"reserve": (V.LOADING,)},
-    V.LOADING: {"commit": (V.PUBLISHED,), "abort": (V.ABORTED, V.FAILED_CLEAN)},
-    V.PUBLISHED: {"commit": (V.RETIRED,), "rollback": (V.RETIRED,)},
-    V.RETIRED: {"rollback": (V.PUBLISHED,), "claim_reclaim": (V.RECLAIMING, V.RECLAIMED)},
-    V.RECLAIMING: {"confirm_reclaim": (V.RECLAIMED,), "engine_up": (V.RECLAIMED,), "engine_dead": (V.RECLAIMED,)},
-    V.RECLAIMED: {},
-    V.ABORTED: {"cleaned": (V.FAILED_CLEAN,), "engine_up": (V.FAILED_CLEAN,), "engine_dead": (V.FAILED_CLEAN,)},
-    V.FAILED_CLEAN: {"reserve": (V.LOADING,)},
-}
-
-ATTEMPT: Mapping[A | None, Mapping[str, tuple[A, ...]]] = {
-    None: {"reserve": (A.OPEN,)},
-    A.OPEN: {"commit": (A.COMMITTED,), "abort": (A.ABORTED, A.CLEAN)},
-    A.COMMITTED: {},
-    A.ABORTED: {"cleaned": (A.CLEAN,), "engine_up": (A.CLEAN,), "engine_dead": (A.CLEAN,)},
-    A.CLEAN: {},
-}
-
-_ANSWERS: Mapping[str, tuple[T, ...]] = {
-    "target_failed": (T.FAILED,),
-    "target_unknown": (T.UNKNOWN,),
-    "cleaned": (T.CLEANED,),
-    "engine_up": (T.FAILED, T.CLEANED),
-    "engine_dead": (T.CLEANED,),
-}
-
-TARGET: Mapping[T | None, Mapping[str, tuple[T, ...]]] = {
-    None: {"reserve": (T.RESERVED,)},
-    T.RESERVED: {"prepared": (T.PREPARED,), **_ANSWERS},
-    T.PREPARED: {"bucket_done": (T.RECEIVING,), "ready": (T.READY,), **_ANSWERS},
-    T.RECEIVING: {"ready": (T.READY,), **_ANSWERS},
-    T.READY: {**_ANSWERS},
-    T.FAILED: {"cleaned": (T.CLEANED,), "engine_up": (T.CLEANED,), "engine_dead": (T.CLEANED,)},
-    T.UNKNOWN: {
-        "prepared": (T.PREPARED,),
-        "bucket_done": (T.RECEIVING,),
-        "ready": (T.READY,),
-        "target_failed": (T.FAILED,),
-        "cleaned": (T.CLEANED,),
-        "engine_up": (T.FAILED, T.CLEANED),
-        "engine_dead": (T.CLEANED,),
+VERSION: Mapping[VersionState | None, Mapping[str, tuple[VersionState, ...]]] = {
+    None: {"reserve": (VersionState.LOADING,)},
+    VersionState.LOADING: {
+        "commit": (VersionState.PUBLISHED,),
+        "abort": (VersionState.ABORTED, VersionState.FAILED_CLEAN),
     },
-    T.CLEANED: {},
+    VersionState.PUBLISHED: {"commit": (VersionState.RETIRED,), "rollback": (VersionState.RETIRED,)},
+    VersionState.RETIRED: {
+        "rollback": (VersionState.PUBLISHED,),
+        "claim_reclaim": (VersionState.RECLAIMING, VersionState.RECLAIMED),
+    },
+    VersionState.RECLAIMING: {
+        "confirm_reclaim": (VersionState.RECLAIMED,),
+        "engine_up": (VersionState.RECLAIMED,),
+        "engine_dead": (VersionState.RECLAIMED,),
+    },
+    VersionState.RECLAIMED: {},
+    VersionState.ABORTED: {
+        "cleaned": (VersionState.FAILED_CLEAN,),
+        "engine_up": (VersionState.FAILED_CLEAN,),
+        "engine_dead": (VersionState.FAILED_CLEAN,),
+    },
+    VersionState.FAILED_CLEAN: {"reserve": (VersionState.LOADING,)},
 }
 
-OWNER: Mapping[O | None, Mapping[str, tuple[O, ...]]] = {
-    None: {"owner_up": (O.LIVE,)},
-    O.LIVE: {"owner_expired": (O.EXPIRED,), "owner_gone": (O.GONE,)},
-    O.EXPIRED: {"owner_gone": (O.GONE,)},
-    O.GONE: {},
+ATTEMPT: Mapping[AttemptState | None, Mapping[str, tuple[AttemptState, ...]]] = {
+    None: {"reserve": (AttemptState.OPEN,)},
+    AttemptState.OPEN: {"commit": (AttemptState.COMMITTED,), "abort": (AttemptState.ABORTED, AttemptState.CLEAN)},
+    AttemptState.COMMITTED: {},
+    AttemptState.ABORTED: {
+        "cleaned": (AttemptState.CLEAN,),
+        "engine_up": (AttemptState.CLEAN,),
+        "engine_dead": (AttemptState.CLEAN,),
+    },
+    AttemptState.CLEAN: {},
 }
 
-_ENDS: Mapping[str, tuple[S, ...]] = {
-    "close_and_release": (S.CLOSED,),
-    "owner_expired": (S.EXPIRED,),
-    "owner_gone": (S.EXPIRED,),
+_ANSWERS: Mapping[str, tuple[TargetState, ...]] = {
+    "target_failed": (TargetState.FAILED,),
+    "target_unknown": (TargetState.UNKNOWN,),
+    "cleaned": (TargetState.CLEANED,),
+    "engine_up": (TargetState.FAILED, TargetState.CLEANED),
+    "engine_dead": (TargetState.CLEANED,),
 }
 
-SESSION: Mapping[S | None, Mapping[str, tuple[S, ...]]] = {
-    None: {"open": (S.OPEN,), "bind_first": (S.BOUND,), "begin_close": (S.FINALIZING,), **_ENDS},
-    S.OPEN: {"bind_first": (S.BOUND,), "begin_close": (S.FINALIZING,), **_ENDS},
-    S.BOUND: {"begin_close": (S.FINALIZING,), **_ENDS},
-    S.FINALIZING: {**_ENDS},
-    S.CLOSED: {},
-    S.EXPIRED: {},
+TARGET: Mapping[TargetState | None, Mapping[str, tuple[TargetState, ...]]] = {
+    None: {"reserve": (TargetState.RESERVED,)},
+    TargetState.RESERVED: {"prepared": (TargetState.PREPARED,), **_ANSWERS},
+    TargetState.PREPARED: {"bucket_done": (TargetState.RECEIVING,), "ready": (TargetState.READY,), **_ANSWERS},
+    TargetState.RECEIVING: {"ready": (TargetState.READY,), **_ANSWERS},
+    TargetState.READY: {**_ANSWERS},
+    TargetState.FAILED: {
+        "cleaned": (TargetState.CLEANED,),
+        "engine_up": (TargetState.CLEANED,),
+        "engine_dead": (TargetState.CLEANED,),
+    },
+    TargetState.UNKNOWN: {
+        "prepared": (TargetState.PREPARED,),
+        "bucket_done": (TargetState.RECEIVING,),
+        "ready": (TargetState.READY,),
+        "target_failed": (TargetState.FAILED,),
+        "cleaned": (TargetState.CLEANED,),
+        "engine_up": (TargetState.FAILED, TargetState.CLEANED),
+        "engine_dead": (TargetState.CLEANED,),
+    },
+    TargetState.CLEANED: {},
+}
+
+OWNER: Mapping[OwnerState | None, Mapping[str, tuple[OwnerState, ...]]] = {
+    None: {"owner_up": (OwnerState.LIVE,)},
+    OwnerState.LIVE: {"owner_expired": (OwnerState.EXPIRED,), "owner_gone": (OwnerState.GONE,)},
+    OwnerState.EXPIRED: {"owner_gone": (OwnerState.GONE,)},
+    OwnerState.GONE: {},
+}
+
+_ENDS: Mapping[str, tuple[SessionState, ...]] = {
+    "close_and_release": (SessionState.CLOSED,),
+    "owner_expired": (SessionState.EXPIRED,),
+    "owner_gone": (SessionState.EXPIRED,),
+}
+
+SESSION: Mapping[SessionState | None, Mapping[str, tuple[SessionState, ...]]] = {
+    None: {
+        "open": (SessionState.OPEN,),
+        "bind_first": (SessionState.BOUND,),
+        "begin_close": (SessionState.FINALIZING,),
+        **_ENDS,
+    },
+    SessionState.OPEN: {"bind_first": (SessionState.BOUND,), "begin_close": (SessionState.FINALIZING,), **_ENDS},
+    SessionState.BOUND: {"begin_close": (SessionState.FINALIZING,), **_ENDS},
+    SessionState.FINALIZING: {**_ENDS},
+    SessionState.CLOSED: {},
+    SessionState.EXPIRED: {},
 }
 
 RECLAIM: Mapping[ReclaimState | None, Mapping[str, tuple[ReclaimState, ...]]] = {
@@ -180,55 +204,65 @@ RECLAIM: Mapping[ReclaimState | None, Mapping[str, tuple[ReclaimState, ...]]] = 
     ReclaimState.DONE: {},
 }
 
-UNLOAD: Mapping[U | None, Mapping[str, tuple[U, ...]]] = {
-    None: {"claim_reclaim": (U.ORDERED,)},
-    U.ORDERED: {
-        "reclaim_unknown": (U.UNKNOWN,),
-        "confirm_reclaim": (U.UNLOADED,),
-        "engine_up": (U.UNLOADED,),
-        "engine_dead": (U.UNLOADED,),
+UNLOAD: Mapping[UnloadState | None, Mapping[str, tuple[UnloadState, ...]]] = {
+    None: {"claim_reclaim": (UnloadState.ORDERED,)},
+    UnloadState.ORDERED: {
+        "reclaim_unknown": (UnloadState.UNKNOWN,),
+        "confirm_reclaim": (UnloadState.UNLOADED,),
+        "engine_up": (UnloadState.UNLOADED,),
+        "engine_dead": (UnloadState.UNLOADED,),
     },
-    U.UNKNOWN: {"confirm_reclaim": (U.UNLOADED,), "engine_up": (U.ORDERED, U.UNLOADED), "engine_dead": (U.UNLOADED,)},
-    U.UNLOADED: {},
+    UnloadState.UNKNOWN: {
+        "confirm_reclaim": (UnloadState.UNLOADED,),
+        "engine_up": (UnloadState.ORDERED, UnloadState.UNLOADED),
+        "engine_dead": (UnloadState.UNLOADED,),
+    },
+    UnloadState.UNLOADED: {},
 }
 
-_WITHDRAWALS: Mapping[str, tuple[P, ...]] = {
-    "claim_reclaim": (P.WITHDRAWN,),
-    "engine_up": (P.WITHDRAWN,),
-    "engine_dead": (P.WITHDRAWN,),
-    "quarantine": (P.WITHDRAWN,),
+_WITHDRAWALS: Mapping[str, tuple[RepairState, ...]] = {
+    "claim_reclaim": (RepairState.WITHDRAWN,),
+    "engine_up": (RepairState.WITHDRAWN,),
+    "engine_dead": (RepairState.WITHDRAWN,),
+    "quarantine": (RepairState.WITHDRAWN,),
 }
 
-REPAIR: Mapping[P | None, Mapping[str, tuple[P, ...]]] = {
-    None: {"order_repair": (P.ORDERED,)},
-    P.ORDERED: {"repair_ready": (P.READY,), "repair_failed": (P.FAILED,), **_WITHDRAWALS},
-    P.READY: {},
-    P.FAILED: {},
-    P.WITHDRAWN: {},
+REPAIR: Mapping[RepairState | None, Mapping[str, tuple[RepairState, ...]]] = {
+    None: {"order_repair": (RepairState.ORDERED,)},
+    RepairState.ORDERED: {"repair_ready": (RepairState.READY,), "repair_failed": (RepairState.FAILED,), **_WITHDRAWALS},
+    RepairState.READY: {},
+    RepairState.FAILED: {},
+    RepairState.WITHDRAWN: {},
 }
 
-_ALIVE: Mapping[str, tuple[E, ...]] = {
-    "engine_lost": (E.LOST,),
-    "engine_dead": (E.DEAD,),
-    "quarantine": (E.QUARANTINED,),
+_ALIVE: Mapping[str, tuple[EngineState, ...]] = {
+    "engine_lost": (EngineState.LOST,),
+    "engine_dead": (EngineState.DEAD,),
+    "quarantine": (EngineState.QUARANTINED,),
 }
 
-ENGINE: Mapping[E | None, Mapping[str, tuple[E, ...]]] = {
-    None: {"engine_join": (E.UP, E.REPAIRING)},
-    E.UP: {"engine_up": (E.REPAIRING,), "commit": (E.REPAIRING,), **_ALIVE},
-    E.LOST: {"engine_up": (E.UP, E.REPAIRING), "engine_dead": (E.DEAD,), "quarantine": (E.QUARANTINED,)},
-    E.REPAIRING: {
-        "engine_up": (E.UP,),
-        "repair_ready": (E.UP,),
-        "claim_reclaim": (E.UP,),
-        "repair_failed": (E.QUARANTINED,),
+ENGINE: Mapping[EngineState | None, Mapping[str, tuple[EngineState, ...]]] = {
+    None: {"engine_join": (EngineState.UP, EngineState.REPAIRING)},
+    EngineState.UP: {"engine_up": (EngineState.REPAIRING,), "commit": (EngineState.REPAIRING,), **_ALIVE},
+    EngineState.LOST: {
+        "engine_up": (EngineState.UP, EngineState.REPAIRING),
+        "engine_dead": (EngineState.DEAD,),
+        "quarantine": (EngineState.QUARANTINED,),
+    },
+    EngineState.REPAIRING: {
+        "engine_up": (EngineState.UP,),
+        "repair_ready": (EngineState.UP,),
+        "claim_reclaim": (EngineState.UP,),
+        "repair_failed": (EngineState.QUARANTINED,),
         **_ALIVE,
     },
-    E.QUARANTINED: {"engine_up": (E.UP, E.REPAIRING), "engine_dead": (E.DEAD,)},
-    E.DEAD: {"engine_up": (E.UP, E.REPAIRING), "engine_remove": (E.REMOVED,)},
-    E.REMOVED: {"engine_join": (E.UP, E.REPAIRING)},
+    EngineState.QUARANTINED: {"engine_up": (EngineState.UP, EngineState.REPAIRING), "engine_dead": (EngineState.DEAD,)},
+    EngineState.DEAD: {"engine_up": (EngineState.UP, EngineState.REPAIRING), "engine_remove": (EngineState.REMOVED,)},
+    EngineState.REMOVED: {"engine_join": (EngineState.UP, EngineState.REPAIRING)},
 }
 
-HOLDS_A_SLOT = frozenset({V.LOADING, V.PUBLISHED, V.RETIRED, V.RECLAIMING, V.ABORTED})
-SERVES = frozenset({V.PUBLISHED, V.RETIRED})
-ALIVE = frozenset({E.UP, E.REPAIRING})
+HOLDS_A_SLOT = frozenset(
+    {VersionState.LOADING, VersionState.PUBLISHED, VersionState.RETIRED, VersionState.RECLAIMING, VersionState.ABORTED}
+)
+SERVES = frozenset({VersionState.PUBLISHED, VersionState.RETIRED})
+ALIVE = frozenset({EngineState.UP, EngineState.REPAIRING})

@@ -84,7 +84,7 @@ def make_manifest(tensors: Iterable[TensorEntry], config: Mapping[str, Any]) -> 
 
 def _check_entry(entry: TensorEntry) -> None:
     where = f"tensors[{entry.name!r:.80}]"
-    if not isinstance(entry.name, str) or not _TENSOR_NAME.match(entry.name):
+    if type(entry.name) is not str or not _TENSOR_NAME.match(entry.name):
         raise InvalidField(where, "a tensor's name is 1 to 256 characters of A-Z a-z 0-9 _ . -")
     if entry.dtype not in _ITEM_BYTES:
         raise InvalidField(f"{where}.dtype", f"must be one of {', '.join(_ITEM_BYTES)}, not {entry.dtype!r:.40}")

@@ -56,8 +56,9 @@ class Config:
             raise InvalidField("capacity", f"must be 1 to {MAX_CAPACITY}")
         if type(self.engine_slots) is not int or self.engine_slots < self.capacity + 1:
             raise InvalidField(
-                "engine_slots", "must be at least capacity + 1: pinned adapters may fill all slots but one, and the "
-                "base model takes one in a batch"
+                "engine_slots",
+                "must be at least capacity + 1: pinned adapters may fill all slots but one, and the "
+                "base model takes one in a batch",
             )
         if type(self.repair_limit) is not int or self.repair_limit < 1:
             raise InvalidField("repair_limit", "must be at least 1")

@@ -1,5 +1,6 @@
 """The registry: the versions, the default, the sessions' bindings and the fleet, behind one function `step`."""
 
-from lorafsm.registry.step import Step, step
+from lorafsm.registry.answer import Step
+from lorafsm.registry.step import step
 
 __all__ = ["Step", "step"]

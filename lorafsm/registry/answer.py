@@ -18,8 +18,6 @@ class Step:
     effects: tuple[Effect, ...] = ()
 
 
-def refuse(
-    r: Registry, code: Code, reason: str, *, field: str | None = None, engines: tuple[str, ...] = ()
-) -> Step:
+def refuse(r: Registry, code: Code, reason: str, *, field: str | None = None, engines: tuple[str, ...] = ()) -> Step:
     """No, with a code and one sentence; nothing changes."""
     return Step(r, Refusal(code, reason, field=field, engines=engines))

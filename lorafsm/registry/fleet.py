@@ -37,13 +37,22 @@ def engine_join(r: Registry, e: EngineJoin, now: int) -> Step:
     if known is not None and known.state is not EngineState.REMOVED:
         if known.state in ALIVE and known.incarnation == e.incarnation:
             return Step(r, Done())
-        return refuse(r, Code.ALREADY_MEMBER, f"{e.engine} is a member ({known.state}); report it with engine_up", field="engine")
+        return refuse(
+            r, Code.ALREADY_MEMBER, f"{e.engine} is a member ({known.state}); report it with engine_up", field="engine"
+        )
     if known is not None and e.incarnation <= known.incarnation:
-        return refuse(r, Code.STALE_INCARNATION, f"incarnation {known.incarnation} of {e.engine} is dead; a new process has a larger one", field="incarnation")
+        return refuse(
+            r,
+            Code.STALE_INCARNATION,
+            f"incarnation {known.incarnation} of {e.engine} is dead; a new process has a larger one",
+            field="incarnation",
+        )
     if len(members(r)) >= MAX_ENGINES:
         return refuse(r, Code.FLEET_FULL, f"at most {MAX_ENGINES} members; remove a dead one first")
     if e.base_fingerprint != r.config.base_fingerprint:
-        return refuse(r, Code.BASE_MISMATCH, "base weights or tokenizer differ from the deployment's", field="base_fingerprint")
+        return refuse(
+            r, Code.BASE_MISMATCH, "base weights or tokenizer differ from the deployment's", field="base_fingerprint"
+        )
     joined = Engine(e.engine, e.incarnation, EngineState.UP, now)
     return Step(_reconciled(r, joined, e, now), Done(), _WAKE_ALL)
 
@@ -55,13 +64,22 @@ def engine_up(r: Registry, e: EngineUp, now: int) -> Step:
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member; let it join", field="engine")
     dead = e.incarnation == known.incarnation and known.state is EngineState.DEAD
     if e.incarnation < known.incarnation or dead:
-        return refuse(r, Code.STALE_INCARNATION, f"incarnation {e.incarnation} of {e.engine} is dead", field="incarnation")
+        return refuse(
+            r, Code.STALE_INCARNATION, f"incarnation {e.incarnation} of {e.engine} is dead", field="incarnation"
+        )
     if e.base_fingerprint != r.config.base_fingerprint:
-        return refuse(r, Code.BASE_MISMATCH, "base weights or tokenizer differ from the deployment's", field="base_fingerprint")
+        return refuse(
+            r, Code.BASE_MISMATCH, "base weights or tokenizer differ from the deployment's", field="base_fingerprint"
+        )
     if e.incarnation > known.incarnation:
         return _restarted(r, known, e, now)
     if e.seq < max(known.seq, known.inventory.seq):
-        return refuse(r, Code.STALE_SEQ, f"{e.engine} answered seq {max(known.seq, known.inventory.seq)} already; take a new inventory", field="seq")
+        return refuse(
+            r,
+            Code.STALE_SEQ,
+            f"{e.engine} answered seq {max(known.seq, known.inventory.seq)} already; take a new inventory",
+            field="seq",
+        )
     state = known.state if known.state is EngineState.QUARANTINED else EngineState.UP
     back = evolve(known, state=state, since=now) if known.state is EngineState.LOST else known
     return Step(_reconciled(r, back, e, now), Done(), _WAKE_ALL)
@@ -81,7 +99,9 @@ def engine_dead(r: Registry, e: EngineDead, now: int) -> Step:
     if known is None or known.state is EngineState.REMOVED:
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
     if e.incarnation != known.incarnation:
-        return refuse(r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation")
+        return refuse(
+            r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
+        )
     if known.state is EngineState.DEAD:
         return Step(r, Done())
     fenced = _fenced(r, known, None, now)
@@ -96,7 +116,9 @@ def engine_lost(r: Registry, e: EngineLost, now: int) -> Step:
     if known is None or known.state is EngineState.REMOVED:
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
     if e.incarnation != known.incarnation:
-        return refuse(r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation")
+        return refuse(
+            r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
+        )
     if known.state not in ALIVE:
         return Step(r, Done())
     lost = evolve(known, state=EngineState.LOST, since=now)
@@ -112,7 +134,9 @@ def engine_remove(r: Registry, e: EngineRemove, now: int) -> Step:
     if known.state is EngineState.REMOVED:
         return Step(r, Done())
     if known.state is not EngineState.DEAD:
-        return refuse(r, Code.NOT_DEAD, f"{e.engine} is {known.state}; stop it and declare it dead first", field="engine")
+        return refuse(
+            r, Code.NOT_DEAD, f"{e.engine} is {known.state}; stop it and declare it dead first", field="engine"
+        )
     removed = evolve(known, state=EngineState.REMOVED, since=now)
     return Step(evolve(r, engines=r.engines.set(e.engine, removed)), Done(), (Wake("publisher"),))
 
@@ -123,10 +147,14 @@ def quarantine(r: Registry, e: Quarantine, now: int) -> Step:
     if known is None or known.state in (EngineState.REMOVED, EngineState.DEAD):
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no live member", field="engine")
     if e.incarnation != known.incarnation:
-        return refuse(r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation")
+        return refuse(
+            r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
+        )
     if known.state is EngineState.QUARANTINED:
         return Step(r, Done())
-    return Step(with_quarantine(r, known, e.reason, now), Done(), (*_WAKE_ALL, Alarm("QUARANTINED", f"{e.engine}: {e.reason}")))
+    return Step(
+        with_quarantine(r, known, e.reason, now), Done(), (*_WAKE_ALL, Alarm("QUARANTINED", f"{e.engine}: {e.reason}"))
+    )
 
 
 def with_quarantine(r: Registry, engine: Engine, reason: str, now: int) -> Registry:
@@ -173,7 +201,7 @@ def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry
 
 
 def _reconciled(r: Registry, engine: Engine, e: EngineJoin | EngineUp, now: int) -> Registry:
-    """The registry after this inventory: what is not listed is not proved any more; what should not be there is a stray."""
+    """After this inventory: what is not listed is not proved any more; what should not be there is a stray."""
     proved = engine.residents
     for key, resident in engine.residents.items():
         if resident not in e.residents:
@@ -181,7 +209,10 @@ def _reconciled(r: Registry, engine: Engine, e: EngineJoin | EngineUp, now: int)
     strays = {Stray(_name(item), item.number) for item in e.residents if not _is_expected(r, engine, item)}
     strays.update(Stray(name, 0) for name in e.foreign if name.startswith(MANAGED_PREFIX))
     after = evolve(
-        engine, seq=max(engine.seq, e.seq), inventory=Inventory(e.seq, e.residents, e.foreign), residents=proved,
+        engine,
+        seq=max(engine.seq, e.seq),
+        inventory=Inventory(e.seq, e.residents, e.foreign),
+        residents=proved,
         strays=frozenset(strays),
     )
     return _settled(_with_lost_ready(evolve(r, engines=r.engines.set(engine.engine, after)), after), now)

@@ -40,7 +40,12 @@ def bucket_done(r: Registry, e: BucketDone, now: int) -> Step:
         return _already_or_out_of_order(r, target)
     started = target.state in (TargetState.PREPARED, TargetState.RECEIVING, TargetState.UNKNOWN)
     if not started or e.bucket != target.buckets_done or e.bucket >= attempt.authorized:
-        return refuse(r, Code.OUT_OF_ORDER, f"{e.engine} completed {target.buckets_done} buckets, {attempt.authorized} are authorised", engines=(e.engine,))
+        return refuse(
+            r,
+            Code.OUT_OF_ORDER,
+            f"{e.engine} completed {target.buckets_done} buckets, {attempt.authorized} are authorised",
+            engines=(e.engine,),
+        )
     done = evolve(target, state=TargetState.RECEIVING, buckets_done=e.bucket + 1, seq=e.seq)
     return _advance(r, attempt, done, now)
 
@@ -59,10 +64,17 @@ def ready(r: Registry, e: Ready, now: int) -> Step:
     buckets = attempt.plan.buckets
     complete = target.buckets_done == buckets or (target.state is TargetState.UNKNOWN and attempt.authorized == buckets)
     if target.state is TargetState.RESERVED or not complete:
-        return refuse(r, Code.OUT_OF_ORDER, f"{e.engine} is {target.state} with {target.buckets_done} of {buckets} buckets", engines=(e.engine,))
+        return refuse(
+            r,
+            Code.OUT_OF_ORDER,
+            f"{e.engine} is {target.state} with {target.buckets_done} of {buckets} buckets",
+            engines=(e.engine,),
+        )
     engine = r.engines[e.engine]
     if contradicted(engine, e.seq, resident, present=True):
-        return refuse(r, Code.STALE_SEQ, "a later inventory of this engine does not list the version", engines=(e.engine,))
+        return refuse(
+            r, Code.STALE_SEQ, "a later inventory of this engine does not list the version", engines=(e.engine,)
+        )
     proved = with_resident(r, engine, resident, e.seq)
     return _advance(proved, attempt, evolve(target, state=TargetState.READY, buckets_done=buckets, seq=e.seq), now)
 
@@ -95,7 +107,9 @@ def target_unknown(r: Registry, e: TargetUnknown, now: int) -> Step:
     if target.state in settled or (attempt.state is AttemptState.OPEN and target.state is TargetState.READY):
         return Step(r, Done())
     unknown = evolve(target, state=TargetState.UNKNOWN)
-    alarm = Alarm("TARGET_UNKNOWN", f"{attempt.key} attempt {attempt.number} on {e.engine}: no answer in {target.state}")
+    alarm = Alarm(
+        "TARGET_UNKNOWN", f"{attempt.key} attempt {attempt.number} on {e.engine}: no answer in {target.state}"
+    )
     return Step(with_target(r, attempt, unknown), Done(), (Wake("publisher"), alarm))
 
 
@@ -121,15 +135,21 @@ def cleaned(r: Registry, e: Cleaned, now: int) -> Step:
     return Step(with_clean_attempt(after, now), Done(), (Wake("publisher"),))
 
 
-def _target(r: Registry, e: TargetUnknown | Cleaned | Prepared | BucketDone | Ready | TargetFailed) -> tuple[Attempt, Target] | Refusal:
+def _target(
+    r: Registry, e: TargetUnknown | Cleaned | Prepared | BucketDone | Ready | TargetFailed
+) -> tuple[Attempt, Target] | Refusal:
     attempt = r.attempts.get(e.number)
     if attempt is None or attempt.state in (AttemptState.COMMITTED, AttemptState.CLEAN):
-        return Refusal(Code.STALE_ATTEMPT, f"attempt {e.number} is not under way; create nothing for it", field="number")
+        return Refusal(
+            Code.STALE_ATTEMPT, f"attempt {e.number} is not under way; create nothing for it", field="number"
+        )
     target = attempt.targets.get(e.engine)
     if target is None:
         return Refusal(Code.UNKNOWN_ENGINE, f"{e.engine} is no target of attempt {e.number}", field="engine")
     if e.incarnation != target.incarnation:
-        return Refusal(Code.ENGINE_RESTARTED, f"{e.engine} is frozen at incarnation {target.incarnation}", field="incarnation")
+        return Refusal(
+            Code.ENGINE_RESTARTED, f"{e.engine} is frozen at incarnation {target.incarnation}", field="incarnation"
+        )
     return attempt, target
 
 
@@ -147,7 +167,9 @@ def _open_target(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed) -
 
 def _already_or_out_of_order(r: Registry, target: Target) -> Step:
     if target.state in _NO_MORE_PROGRESS:
-        return refuse(r, Code.OUT_OF_ORDER, f"{target.engine} already answered {target.state}", engines=(target.engine,))
+        return refuse(
+            r, Code.OUT_OF_ORDER, f"{target.engine} already answered {target.state}", engines=(target.engine,)
+        )
     return Step(r, Done())
 
 

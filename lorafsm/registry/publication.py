@@ -44,22 +44,38 @@ def reserve(r: Registry, e: Reserve, now: int) -> Step:
         return _reserve_again(r, e)
     version = r.versions.get(e.key)
     if version is not None and version.digest != e.digest:
-        return refuse(r, Code.VERSION_CONFLICT, f"{e.key} is known with digest {version.digest[:12]}…; take a new version_id")
+        return refuse(
+            r, Code.VERSION_CONFLICT, f"{e.key} is known with digest {version.digest[:12]}…; take a new version_id"
+        )
     if version is not None and version.state is not VersionState.FAILED_CLEAN:
         return Step(r, VersionStatus(e.key, version.state, version.digest, version.number))
     attempt = r.attempts.get(r.unresolved)
     if attempt is not None and attempt.state is AttemptState.OPEN:
-        return refuse(r, Code.PUBLICATION_IN_PROGRESS, f"attempt {attempt.number} of {attempt.key} is open; wait for its end or take it over")
+        return refuse(
+            r,
+            Code.PUBLICATION_IN_PROGRESS,
+            f"attempt {attempt.number} of {attempt.key} is open; wait for its end or take it over",
+        )
     if len(r.slots) >= r.config.capacity:
         held = blockers(r, now)
         return Step(r, Refusal(Code.CAPACITY_ERROR, "no slot: " + "; ".join(map(str, held)), blockers=held))
     if attempt is not None:
-        return refuse(r, Code.PUBLICATION_UNRESOLVED, f"attempt {attempt.number} of {attempt.key} is aborted and not clean on every engine", engines=unclean(attempt))
+        return refuse(
+            r,
+            Code.PUBLICATION_UNRESOLVED,
+            f"attempt {attempt.number} of {attempt.key} is aborted and not clean on every engine",
+            engines=unclean(attempt),
+        )
     fleet = members(r)
     missing = tuple(m.engine for m in fleet if m.state in (EngineState.LOST, EngineState.QUARANTINED))
     targets = tuple(m for m in fleet if m.state in ALIVE)
     if not targets or (missing and not r.config.publish_past_lost):
-        return refuse(r, Code.TARGET_UNAVAILABLE, "bring these engines back, declare them dead, or wait for an engine to join", engines=missing)
+        return refuse(
+            r,
+            Code.TARGET_UNAVAILABLE,
+            "bring these engines back, declare them dead, or wait for an engine to join",
+            engines=missing,
+        )
     return _open_attempt(r, e, now, version, targets)
 
 
@@ -84,8 +100,15 @@ def _open_attempt(r: Registry, e: Reserve, now: int, known: Version | None, engi
         Map({m.engine: Target(m.engine, m.incarnation) for m in engines}),
     )
     version = Version(
-        e.key, e.digest, name, VersionState.LOADING, number, now, artifact=known is not None and known.artifact,
-        tensors=e.tensors, nbytes=e.nbytes,
+        e.key,
+        e.digest,
+        name,
+        VersionState.LOADING,
+        number,
+        now,
+        artifact=known is not None and known.artifact,
+        tensors=e.tensors,
+        nbytes=e.nbytes,
     )
     receipt = Reserved(e.key, number, name, r.default_revision, tuple((m.engine, m.incarnation) for m in engines))
     after = evolve(
@@ -121,7 +144,9 @@ def authorize_bucket(r: Registry, e: AuthorizeBucket, now: int) -> Step:
     if e.token != attempt.token:
         return refuse(r, Code.BAD_TOKEN, "only the attempt's driver may broadcast", field="token")
     if attempt.taken_over:
-        return refuse(r, Code.STALE_ATTEMPT, "no bucket is authorised after a takeover; commit if all are READY, else abort")
+        return refuse(
+            r, Code.STALE_ATTEMPT, "no bucket is authorised after a takeover; commit if all are READY, else abort"
+        )
     if e.bucket >= attempt.plan.buckets:
         return refuse(r, Code.BAD_INPUT, f"the plan has {attempt.plan.buckets} buckets", field="bucket")
     if e.bucket < attempt.authorized:
@@ -130,7 +155,12 @@ def authorize_bucket(r: Registry, e: AuthorizeBucket, now: int) -> Step:
         return refuse(r, Code.MEMBERSHIP_CHANGED, "these targets restarted or left; abort", engines=gone)
     behind = tuple(sorted(t.engine for t in attempt.targets.values() if not _armed_for(r, t, e.bucket)))
     if e.bucket > attempt.authorized or behind:
-        return refuse(r, Code.OUT_OF_ORDER, f"bucket {e.bucket} needs every target to have completed those before it", engines=behind)
+        return refuse(
+            r,
+            Code.OUT_OF_ORDER,
+            f"bucket {e.bucket} needs every target to have completed those before it",
+            engines=behind,
+        )
     renewed = evolve(attempt, authorized=e.bucket + 1, driver_until=now + r.config.driver_lease)
     return Step(evolve(r, attempts=r.attempts.set(e.number, renewed)), Authorized(e.number, e.bucket))
 
@@ -152,11 +182,21 @@ def commit(r: Registry, e: Commit, now: int) -> Step:
     if e.token != attempt.token:
         return refuse(r, Code.BAD_TOKEN, "another publisher took this attempt over", field="token")
     if not e.expected_revision == attempt.revision == r.default_revision:
-        return Step(r, Refusal(Code.REVISION_CONFLICT, "the default moved since the reserve; abort as superseded", default=r.default, revision=r.default_revision))
+        return Step(
+            r,
+            Refusal(
+                Code.REVISION_CONFLICT,
+                "the default moved since the reserve; abort as superseded",
+                default=r.default,
+                revision=r.default_revision,
+            ),
+        )
     if gone := doomed_targets(r, attempt):
         return refuse(r, Code.MEMBERSHIP_CHANGED, "these targets restarted or left; abort", engines=gone)
     if waiting := unready_targets(r, attempt):
-        return refuse(r, Code.NOT_READY, "these targets have not proved READY under their frozen incarnation", engines=waiting)
+        return refuse(
+            r, Code.NOT_READY, "these targets have not proved READY under their frozen incarnation", engines=waiting
+        )
     version = r.versions[e.key]
     if r.config.require_artifact and not version.artifact:
         return refuse(r, Code.ARTIFACT_MISSING, "store the artifact first: without it no engine can be repaired")
@@ -228,7 +268,9 @@ def takeover(r: Registry, e: Takeover, now: int) -> Step:
         receipt = r.receipts.get(("takeover", e.token))
         if isinstance(receipt, TakenOver) and receipt.key == e.key:
             return Step(r, receipt)
-        return refuse(r, Code.OPERATION_CONFLICT, "this token was used for something else; make a fresh one", field="token")
+        return refuse(
+            r, Code.OPERATION_CONFLICT, "this token was used for something else; make a fresh one", field="token"
+        )
     attempt = r.attempts[version.number]
     if attempt.state is not AttemptState.OPEN:
         return refuse(r, Code.STALE_ATTEMPT, f"attempt {attempt.number} is {attempt.state}; there is nothing to drive")
@@ -264,13 +306,22 @@ def rollback(r: Registry, e: Rollback, now: int) -> Step:
     if version.state is not VersionState.RETIRED or r.default is None:
         return refuse(r, Code.NOT_RETIRED, f"{e.key} is {version.state}; only a RETIRED version can be rolled back to")
     if e.expected_revision != r.default_revision:
-        return Step(r, Refusal(Code.REVISION_CONFLICT, "the default moved; look again", default=r.default, revision=r.default_revision))
+        return Step(
+            r,
+            Refusal(
+                Code.REVISION_CONFLICT, "the default moved; look again", default=r.default, revision=r.default_revision
+            ),
+        )
     lacking = tuple(m.engine for m in members(r) if m.state is EngineState.UP and e.key not in m.residents)
     if lacking or not any(m.state is EngineState.UP for m in members(r)):
         return refuse(r, Code.NOT_RESIDENT, "rollback needs the version proved on every UP member", engines=lacking)
     revision = r.default_revision + 1
     receipt = RolledBack(e.key, revision, r.default)
-    versions = r.versions.set(e.key, evolve(version, state=VersionState.PUBLISHED, since=now, published_revision=revision))
+    versions = r.versions.set(
+        e.key, evolve(version, state=VersionState.PUBLISHED, since=now, published_revision=revision)
+    )
     versions = versions.set(r.default, evolve(r.versions[r.default], state=VersionState.RETIRED, since=now))
-    after = evolve(r, versions=versions, default=e.key, default_revision=revision, receipts=r.receipts.set(operation, receipt))
+    after = evolve(
+        r, versions=versions, default=e.key, default_revision=revision, receipts=r.receipts.set(operation, receipt)
+    )
     return Step(after, receipt, (Wake("publisher"), Wake("reclaimer")))

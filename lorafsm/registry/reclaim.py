@@ -74,7 +74,12 @@ def confirm_reclaim(r: Registry, e: ConfirmReclaim, now: int) -> Step:
     if unload.state is UnloadState.UNLOADED:
         return Step(r, Done())
     if not e.observed_absent:
-        return refuse(r, Code.NOT_ABSENT, "the receipt does not show that the version is absent; repeat the order", engines=(e.engine,))
+        return refuse(
+            r,
+            Code.NOT_ABSENT,
+            "the receipt does not show that the version is absent; repeat the order",
+            engines=(e.engine,),
+        )
     engine = r.engines[e.engine]
     listed = {resident for resident in engine.inventory.residents if resident.key == reclaim.key}
     if any(contradicted(engine, e.seq, resident, present=False) for resident in listed):
@@ -109,7 +114,9 @@ def _unload(r: Registry, e: ConfirmReclaim | ReclaimUnknown) -> tuple[Reclaim, U
     if unload is None:
         return Refusal(Code.UNKNOWN_ENGINE, f"{e.engine} is no target of this reclaim", field="engine")
     if e.incarnation != unload.incarnation:
-        return Refusal(Code.STALE_INCARNATION, f"this reclaim waits for incarnation {unload.incarnation}", field="incarnation")
+        return Refusal(
+            Code.STALE_INCARNATION, f"this reclaim waits for incarnation {unload.incarnation}", field="incarnation"
+        )
     return reclaim, unload
 
 

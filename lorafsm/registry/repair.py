@@ -31,13 +31,17 @@ def order_repair(r: Registry, e: OrderRepair, now: int) -> Step:
         return refuse(r, Code.TARGET_UNAVAILABLE, f"{e.engine} is {engine.state}", engines=(e.engine,))
     if not is_needed(version) or e.key in engine.residents:
         gone = version.state not in SERVES
-        return refuse(r, Code.VERSION_GONE if gone else Code.NOT_NEEDED, f"{e.engine} does not need {e.key} ({version.state})")
+        return refuse(
+            r, Code.VERSION_GONE if gone else Code.NOT_NEEDED, f"{e.engine} does not need {e.key} ({version.state})"
+        )
     if any(stray.lora_name == version.lora_name for stray in engine.strays):
         return refuse(r, Code.NOT_ABSENT, "a stray of the same name must be observed absent first", engines=(e.engine,))
     if not version.artifact:
         return refuse(r, Code.ARTIFACT_MISSING, "the version's bytes are not in the artifact store")
     if now < engine.retry_at:
-        return refuse(r, Code.BACKING_OFF, f"the last repair of {e.engine} failed; try again in {engine.retry_at - now} ms")
+        return refuse(
+            r, Code.BACKING_OFF, f"the last repair of {e.engine} failed; try again in {engine.retry_at - now} ms"
+        )
     repair = Repair(r.next_number, e.key, e.engine, engine.incarnation, RepairState.ORDERED)
     after = evolve(
         r,
@@ -58,7 +62,9 @@ def repair_ready(r: Registry, e: RepairReady, now: int) -> Step:
     if mismatch := ready_mismatch(r, e, resident):
         return refuse(r, Code.READY_MISMATCH, mismatch, engines=(e.engine,))
     if contradicted(engine, e.seq, resident, present=True):
-        return refuse(r, Code.STALE_SEQ, "a later inventory of this engine does not list the version", engines=(e.engine,))
+        return refuse(
+            r, Code.STALE_SEQ, "a later inventory of this engine does not list the version", engines=(e.engine,)
+        )
     mended = evolve(engine, repairs=engine.repairs.delete(found.key), repair_failures=0, retry_at=0)
     after = with_resident(r, mended, resident, e.seq)
     after = evolve(after, repairs=after.repairs.set(found.number, evolve(found, state=RepairState.READY)))
@@ -90,7 +96,9 @@ def _pending(r: Registry, e: RepairReady | RepairFailed) -> Repair | Step:
     if repair is None or repair.engine != e.engine:
         return refuse(r, Code.STALE_REPAIR, f"repair {e.number} is not of {e.engine}", field="number")
     if repair.incarnation != e.incarnation:
-        return refuse(r, Code.ENGINE_RESTARTED, f"repair {e.number} is for incarnation {repair.incarnation}", field="incarnation")
+        return refuse(
+            r, Code.ENGINE_RESTARTED, f"repair {e.number} is for incarnation {repair.incarnation}", field="incarnation"
+        )
     done = RepairState.READY if isinstance(e, RepairReady) else RepairState.FAILED
     if repair.state is done:
         return Step(r, Done())

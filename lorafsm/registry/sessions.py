@@ -40,7 +40,12 @@ def owner_up(r: Registry, e: OwnerUp, now: int) -> Step:
         owner = Owner(e.owner, OwnerState.LIVE, now + r.config.owner_lease)
         return Step(evolve(r, owners=r.owners.set(e.owner, owner)), Lease(e.owner, owner.lease_until))
     if owner.state is not OwnerState.LIVE:
-        return refuse(r, Code.SESSION_EXPIRED, f"owner {e.owner} is {owner.state}; a restarted process takes a new id", field="owner")
+        return refuse(
+            r,
+            Code.SESSION_EXPIRED,
+            f"owner {e.owner} is {owner.state}; a restarted process takes a new id",
+            field="owner",
+        )
     return Step(r, Lease(e.owner, owner.lease_until, _revoked(r, owner)))
 
 
@@ -50,7 +55,9 @@ def heartbeat(r: Registry, e: Heartbeat, now: int) -> Step:
     if owner is None:
         return refuse(r, Code.UNKNOWN_OWNER, f"owner {e.owner} never registered", field="owner")
     if owner.state is not OwnerState.LIVE:
-        return refuse(r, Code.SESSION_EXPIRED, f"owner {e.owner} is {owner.state}; its sessions are not revived", field="owner")
+        return refuse(
+            r, Code.SESSION_EXPIRED, f"owner {e.owner} is {owner.state}; its sessions are not revived", field="owner"
+        )
     until = max(owner.lease_until, now + r.config.owner_lease)
     answer = Lease(e.owner, until, _revoked(r, owner))
     if until == owner.lease_until:
@@ -185,7 +192,13 @@ def close_and_release(r: Registry, e: CloseAndRelease, now: int) -> Step:
 
 
 def _release(
-    r: Registry, owner: Owner, live: Session, binding: VersionKey, sessions: Map[int, Session], key: SessionKey, now: int
+    r: Registry,
+    owner: Owner,
+    live: Session,
+    binding: VersionKey,
+    sessions: Map[int, Session],
+    key: SessionKey,
+    now: int,
 ) -> Step:
     holders = owner.held[binding].remove(live.position)
     held = owner.held.set(binding, holders) if holders.count else owner.held.delete(binding)
@@ -214,9 +227,7 @@ def _late(owner: Owner | None, key: SessionKey) -> Refusal | None:
     return None
 
 
-def _with_session(
-    owner: Owner, sequence: int, session: Session, held: Map[VersionKey, Holders] | None = None
-) -> Owner:
+def _with_session(owner: Owner, sequence: int, session: Session, held: Map[VersionKey, Holders] | None = None) -> Owner:
     if is_unseen(owner, sequence):
         owner = _mark_seen(owner, sequence)
     return Owner(
@@ -249,8 +260,20 @@ def _mark_seen(owner: Owner, sequence: int) -> Owner:
 
 def _with_refs(v: Version, refs: int) -> Version:
     return Version(
-        v.key, v.digest, v.lora_name, v.state, v.number, v.since, refs, v.published_revision, v.reclaim_id,
-        v.artifact, v.revoked, v.failure, v.tensors, v.nbytes,
+        v.key,
+        v.digest,
+        v.lora_name,
+        v.state,
+        v.number,
+        v.since,
+        refs,
+        v.published_revision,
+        v.reclaim_id,
+        v.artifact,
+        v.revoked,
+        v.failure,
+        v.tensors,
+        v.nbytes,
     )
 
 

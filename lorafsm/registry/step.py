@@ -12,7 +12,8 @@ from typing import Any
 from attrs import evolve
 
 from lorafsm import events
-from lorafsm.events import EVENTS, Event, fault_in
+from lorafsm.events import EVENTS, Event
+from lorafsm.forms import fault_in
 from lorafsm.outcomes import Code
 from lorafsm.records import Registry
 from lorafsm.registry import fleet, progress, publication, reclaim, repair, sessions

@@ -49,13 +49,15 @@ def routable(r: Registry, key: VersionKey) -> tuple[str, ...]:
 
 
 def lacks(engine: Engine, r: Registry) -> tuple[VersionKey, ...]:
-    """Versions that sessions may need and that this engine did not prove: PUBLISHED, and RETIRED with refs (rule 15)."""
+    """Versions that sessions may need and this engine did not prove: PUBLISHED, and RETIRED with refs (rule 15)."""
     return tuple(key for key in r.slots if is_needed(r.versions[key]) and key not in engine.residents)
 
 
 def is_needed(version: Version) -> bool:
     """Whether every member must hold the version (rule 15)."""
-    return version.state is VersionState.PUBLISHED or (version.state is VersionState.RETIRED and version.session_refs > 0)
+    return version.state is VersionState.PUBLISHED or (
+        version.state is VersionState.RETIRED and version.session_refs > 0
+    )
 
 
 def is_unseen(owner: Owner, sequence: int) -> bool:
