@@ -29,7 +29,11 @@ class JournaledRegistry:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: Config, epoch: str) -> Self:
-        """Open the journal and recover what is in it; raises JournalError (see Journal.open and recover)."""
+        """Open the journal and recover what is in it; raises JournalError (see Journal.open and recover).
+
+        A caller that comes back then applies `Recovered(now=...)`, which grants every lease anew: time is the
+        caller's, so it is not done here.
+        """
         journal = Journal.open(path, config, epoch)
         try:
             return cls(journal)
