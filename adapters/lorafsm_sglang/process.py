@@ -7,6 +7,7 @@ session, so Ctrl-C in a terminal reaches only the owner, who then stops it.
 from __future__ import annotations
 
 import atexit
+import os
 import subprocess
 import sys
 import time
@@ -129,7 +130,8 @@ class EngineProcess:
         ports = ("--host", self.host, "--port", str(self.port), "--nccl-port", str(free_port()))
         self._process = subprocess.Popen(
             [*self._command, *ports],
-            env=self._environment,
+            # Read by the owner-watch plugin of the CPU profile: a killed owner leaves no engine behind.
+            env={**self._environment, "LORAFSM_ENGINE_OWNER": str(os.getpid())},
             # Python puts its working directory first on the path: not a checkout with folders of any name.
             cwd=self.log_path.parent,
             stdin=subprocess.DEVNULL,

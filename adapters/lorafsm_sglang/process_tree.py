@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 import psutil
+
+_KILL_TIMEOUT_S = 10.0
+_POLL_S = 0.02
 
 
 def members(pid: int) -> list[psutil.Process]:
@@ -38,14 +42,13 @@ def end(pid: int, grace_s: float) -> list[int]:
             if process.pid == pid:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.terminate()
-        _, tree = psutil.wait_procs(tree, timeout=grace_s)
+        tree = _still_running(tree, grace_s)
     # Asked again: children may have been started, or orphaned, in the meantime.
     left = {process.pid: process for process in (*members(pid), *tree) if _runs(process)}
     for process in left.values():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    _, survivors = psutil.wait_procs(left.values(), timeout=10)
-    return [process.pid for process in survivors if _runs(process)]
+    return [process.pid for process in _still_running(list(left.values()), _KILL_TIMEOUT_S)]
 
 
 def memory_bytes(pid: int) -> int:
@@ -55,6 +58,14 @@ def memory_bytes(pid: int) -> int:
         with contextlib.suppress(psutil.Error):
             total += int(process.memory_full_info().pss)
     return total
+
+
+def _still_running(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    # Not psutil.wait_procs: it waits for zombies that nobody may ever reap.
+    deadline = time.monotonic() + timeout_s
+    while (running := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return running
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 import httpx
 import pytest
+
 from lorafsm_sglang import EnginePort, EngineProcess, wait_all_ready
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.tiny_model import FIXTURES, VOCAB_SIZE, write_lora, write_model

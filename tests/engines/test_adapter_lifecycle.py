@@ -7,9 +7,9 @@ import shutil
 from contextlib import aclosing
 
 import pytest
+
 from lorafsm_sglang import OK, EnginePort, Refused, Sampling, Unknown, UnknownKind
 from lorafsm_sglang.generation import Arrival
-
 from tests.engines.conftest import write_lora
 
 pytestmark = pytest.mark.engines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from lorafsm_sglang import OK, EnginePort
 from lorafsm_sglang.tiny_model import VOCAB_SIZE
 

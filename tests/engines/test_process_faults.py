@@ -9,9 +9,9 @@ from contextlib import aclosing
 import httpx
 import psutil
 import pytest
+
 from lorafsm_sglang import OK, EnginePort, Sampling, Unknown, UnknownKind, control_calls, log_size, wait_all_ready
 from lorafsm_sglang.generation import Arrival
-
 from tests.engines.conftest import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.engines
