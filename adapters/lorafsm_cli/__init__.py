@@ -1,0 +1,1 @@
+"""The command line: `lorafsm demo`, `status`, `diagram`, `explore`; with `--json` for machines."""

@@ -1,0 +1,124 @@
+"""The command `lorafsm`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from lorafsm_cli.one_line import CliError, OneLineGroup
+
+app = typer.Typer(
+    cls=OneLineGroup,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Publish, bind and reclaim LoRA versions on live inference engines.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lorafsm {installed_version('lorafsm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+    ] = False,
+) -> None:
+    """Publish, bind and reclaim LoRA versions on live inference engines."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for report.json, report.html, the journal and the logs.")],
+    engines: Annotated[int, typer.Option(min=2, max=16, help="How many SGLang engines to start.")] = 2,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+) -> None:
+    """The main job on real engines: publish, bind, reclaim and abort while sessions generate."""
+    from lorafsm_cli.demo import run
+
+    if out.exists() and not out.is_dir():
+        raise CliError(f"--out: {out} is a file; name a folder")
+    report = run(out, engines, quiet=quiet, keep_stdout_clean=as_json)
+    if as_json:
+        print_json(report)
+    else:
+        from lorafsm_cli.demo import show
+
+        show(report, out, Console())
+    if not report["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    journal: Annotated[Path, typer.Option(help="Journal file of the registry; may be in use by its writer.")],
+    as_json: Json = False,
+) -> None:
+    """Who holds what, what is under way, and what the next reserve waits for, recovered from a journal."""
+    from lorafsm.status import status as status_of
+    from lorafsm_cli.status_tables import show
+    from lorafsm_journal import Journal
+
+    with Journal.read(journal) as reader:
+        found, rows = status_of(reader.recover()), len(reader)
+    if as_json:
+        print_json({**found.as_dict(), "journal": str(journal), "journal_rows": rows})
+    else:
+        show(found, journal, rows, Console())
+
+
+@app.command()
+def diagram(
+    lifecycle: Annotated[str, typer.Argument(help="version, attempt, target, session, ... ; left out: all.")] = "",
+    format_: Annotated[str, typer.Option("--format", help="Only mermaid.")] = "mermaid",
+    as_json: Json = False,
+) -> None:
+    """State diagrams of the lifecycles, drawn from the tables of spec/."""
+    from lorafsm_cli.lifecycles import diagrams
+
+    if format_ != "mermaid":
+        raise CliError(f"--format: {format_} is not known; take mermaid")
+    drawn = diagrams(lifecycle)
+    if as_json:
+        print_json(drawn)
+    elif lifecycle:
+        typer.echo(drawn[lifecycle])
+    else:
+        typer.echo("\n".join(f"%% {name}\n{text.strip()}\n" for name, text in drawn.items()).rstrip())
+
+
+@app.command()
+def explore(
+    box: Annotated[str, typer.Option(help="Name of a box: what is bounded and how; left out: every box.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Visit every reachable state of the protocol within a box and check the invariants in each."""
+    from lorafsm_cli.explore_boxes import run
+
+    results = run(box)
+    if as_json:
+        print_json(results)
+    if not results["ok"]:
+        raise typer.Exit(1)
