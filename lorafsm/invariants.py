@@ -90,7 +90,7 @@ def _refs(r: Registry) -> Iterator[str]:
         per_owner = Counter(s.binding for s in owner.sessions.values() if s.binding is not None)
         counted = {key: holders.count for key, holders in owner.held.items()}
         if owner.state is OwnerState.LIVE:
-            held.update({key: count for key, count in per_owner.items() if key is not None})
+            held.update(per_owner)
             if counted != dict(per_owner):
                 yield f"I4: {name} counts {counted}, its sessions hold {dict(per_owner)}"
             for key, holders in owner.held.items():
