@@ -7,9 +7,11 @@ session, so Ctrl-C in a terminal reaches only the owner, who then stops it.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +89,7 @@ class EngineProcess:
         self._port_attempts = port_attempts
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._launch_offset = 0
         self._started_at = 0.0
 
@@ -123,15 +126,17 @@ class EngineProcess:
         if not is_free(self.port, self.host):
             self.port = free_port(self.host)
             self.restarts_for_port += 1
-        self._close_log()
+        self._release_files()
         self._log = self.log_path.open("ab")
+        # Its sockets lie here: a killed engine cannot remove them.
+        self._scratch = tempfile.TemporaryDirectory(prefix="lorafsm-engine-")
         self._launch_offset = self.log_path.stat().st_size
         # SGLang's own choice of this port may meet the other engine's, which starts at the same time.
         ports = ("--host", self.host, "--port", str(self.port), "--nccl-port", str(free_port()))
         self._process = subprocess.Popen(
             [*self._command, *ports],
             # Read by the owner-watch plugin of the CPU profile: a killed owner leaves no engine behind.
-            env={**self._environment, "LORAFSM_ENGINE_OWNER": str(os.getpid())},
+            env={**self._environment, "LORAFSM_ENGINE_OWNER": str(os.getpid()), "TMPDIR": self._scratch.name},
             # Python puts its working directory first on the path: not a checkout with folders of any name.
             cwd=self.log_path.parent,
             stdin=subprocess.DEVNULL,
@@ -164,7 +169,7 @@ class EngineProcess:
     def _answers(self) -> bool:
         try:
             # /ready turns 200 after the warm-up generation; /health would generate once more and sleep 1 s.
-            return httpx.get(f"{self.url}/ready", timeout=2.0, trust_env=False).is_success
+            return _readiness_client().get(f"{self.url}/ready").is_success
         except httpx.HTTPError:
             return False
 
@@ -204,7 +209,7 @@ class EngineProcess:
                 raise EngineStopError(self.name, survivors)
             self._process.wait()
         _running.discard(self)
-        self._close_log()
+        self._release_files()
 
     def kill(self) -> None:
         """SIGKILL the whole tree at once: the engine crashes."""
@@ -216,10 +221,19 @@ class EngineProcess:
 
         return 0 if self.pid is None else process_tree.memory_bytes(self.pid)
 
-    def _close_log(self) -> None:
+    def _release_files(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+
+@functools.cache
+def _readiness_client() -> httpx.Client:
+    # One for all polls: making one takes tens of milliseconds.
+    return httpx.Client(timeout=2.0, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def wait_all_ready(engines: Sequence[EngineProcess], deadline_s: float, on_progress: Progress | None = None) -> None:

@@ -9,6 +9,7 @@ import time
 import psutil
 
 _KILL_TIMEOUT_S = 10.0
+_TRACKER_TIMEOUT_S = 2.0
 _POLL_S = 0.02
 
 
@@ -45,9 +46,13 @@ def end(pid: int, grace_s: float) -> list[int]:
         tree = _still_running(tree, grace_s)
     # Asked again: children may have been started, or orphaned, in the meantime.
     left = {process.pid: process for process in (*members(pid), *tree) if _runs(process)}
+    # Python's resource tracker ends by itself after the others, and removes their named semaphores first.
+    trackers = [process for process in left.values() if _is_resource_tracker(process)]
     for process in left.values():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        if process not in trackers:
+            _kill(process)
+    for process in _still_running(trackers, _TRACKER_TIMEOUT_S):
+        _kill(process)
     return [process.pid for process in _still_running(list(left.values()), _KILL_TIMEOUT_S)]
 
 
@@ -58,6 +63,17 @@ def memory_bytes(pid: int) -> int:
         with contextlib.suppress(psutil.Error):
             total += int(process.memory_full_info().pss)
     return total
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+    return False
 
 
 def _still_running(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:

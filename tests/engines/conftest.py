@@ -7,6 +7,7 @@ they load, and are stopped by pid however the session ends.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import tempfile
 import time
 import uuid
@@ -17,7 +18,7 @@ import attrs
 import httpx
 import pytest
 
-from lorafsm_sglang import EnginePort, EngineProcess, wait_all_ready
+from lorafsm_sglang import OK, EnginePort, EngineProcess, wait_all_ready
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.tiny_model import FIXTURES, VOCAB_SIZE, write_lora, write_model
 
@@ -66,15 +67,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not wanted or session.config.option.collectonly or _missing():
         return
     _house = _build(Path(tempfile.mkdtemp(prefix="lorafsm-engines-")))
+    # Should one not even start, pytest_sessionfinish stops the other.
     for engine in _house.engines:
         engine.start()
 
 
-def pytest_unconfigure() -> None:
-    """Runs after failures and Ctrl-C as well."""
-    if _house is not None:
-        for engine in _house.engines:
-            engine.stop()
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Stop the engines, after failures and Ctrl-C as well; keep their logs unless all went well."""
+    if _house is None:
+        return
+    for engine in _house.engines:
+        engine.stop()
+    if exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(_house.folder)
+    else:
+        print(f"\nlogs of the engines: {_house.folder}/engine-*.log")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +113,8 @@ async def port(engines: tuple[EngineProcess, EngineProcess]) -> AsyncIterator[En
     async with EnginePort(engines[0].url, vocab_size=VOCAB_SIZE) as client:
         yield client
         models = await client.models()
-        for name in models.data:
+        # An engine that a failed test has ended has nothing to clean.
+        for name in models.data if isinstance(models, OK) else ():
             await client.unload(name, timeout_s=60)
 
 
