@@ -28,7 +28,7 @@ def canvas(width: float, height: float, title: str, css_class: str = "") -> Elem
 
 def add(parent: Element, tag: str, css_class: str = "", tip: str = "", text: str = "", **where: float | str) -> Element:
     """A child element; `where` are its attributes (`stroke_width` for stroke-width), `tip` its tooltip."""
-    attributes = {name.replace("_", "-"): _number(v) if not isinstance(v, str) else v for name, v in where.items()}
+    attributes = {name.replace("_", "-"): clean(v) if isinstance(v, str) else _number(v) for name, v in where.items()}
     if css_class:
         attributes["class"] = css_class
     element = SubElement(parent, tag, attributes)

@@ -12,6 +12,7 @@ from gpu_e2e.report.svg import Linear, add, canvas, markup
 STATES = ("LOADING", "PUBLISHED", "RETIRED", "RECLAIMING", "RECLAIMED", "ABORTED", "FAILED_CLEAN")
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1120.0, 96.0, 12.0, 46.0
+_ORDERS = ("load", "probe", "unload")  # those with a look of their own
 _LETTER = 6.1  # width of a small letter, for labels that must fit
 
 
@@ -128,7 +129,8 @@ def _engines(d: _Drawing) -> None:
         for row in _packed(control):
             for o in row:
                 failed = o.get("outcome", "OK") != "OK"
-                css = f"{d.of(o.get('version'))} order {o.get('op')}" + (" failed" if failed else "")
+                kind = str(o.get("op")) if o.get("op") in _ORDERS else ""
+                css = f"{d.of(o.get('version'))} order {kind}" + (" failed" if failed else "")
                 tip = f"{o.get('op')} {o.get('version') or 'base'} on {engine}: {_when(o)}, {o.get('outcome', 'OK')}"
                 d.bar(o, 16, css, tip, labels=_order_labels(o), radius=3)
             d.y += 19
