@@ -111,14 +111,23 @@ def diagram(
 
 @app.command()
 def explore(
-    box: Annotated[str, typer.Option(help="Name of a box: what is bounded and how; left out: every box.")] = "",
+    box: Annotated[str, typer.Option(help="Name of a box; left out: every box.")] = "",
+    max_states: Annotated[int, typer.Option(min=1, help="Give a box up at so many states.")] = 200_000,
+    as_list: Annotated[bool, typer.Option("--list", help="Name the boxes and search none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Visit every reachable state of the protocol within a box and check the invariants in each."""
-    from lorafsm_cli.explore_boxes import run
+    """Visit every state that the registry can reach in a small world, and check the invariants in each."""
+    from lorafsm_cli.explore_boxes import chosen, search, show
 
-    results = run(box)
+    boxes = chosen(box)
+    if as_list:
+        print_json(list(boxes)) if as_json else typer.echo("\n".join(boxes))
+        return
+    results = list(search(boxes, max_states))
+    ok = all(result["ok"] for result in results)
     if as_json:
-        print_json(results)
-    if not results["ok"]:
+        print_json({"ok": ok, "boxes": results})
+    else:
+        show(results, Console())
+    if not ok:
         raise typer.Exit(1)

@@ -58,12 +58,13 @@ class OneLineGroup(TyperGroup):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
+        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """Run, and end the process with the status; errors are told, not raised."""
 
         def run() -> Any:
-            return super(OneLineGroup, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            return super(OneLineGroup, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
         if not standalone_mode:
             return run()
