@@ -71,10 +71,10 @@ def colours(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def publication_windows(report: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """When a version was LOADING: from reserve to commit or abort."""
+    """When a publication was under way: from reserve to commit, or until all of it was cleaned (LOADING, ABORTED)."""
     return [
         (span["start"], span["end"])
         for version in items(report, "versions")
         for span in spans(items(version, "spans"))
-        if span.get("state") == "LOADING"
+        if span.get("state") in ("LOADING", "ABORTED")
     ]

@@ -17,7 +17,7 @@ Sample = tuple[float, float]
 
 
 def samples(report: Mapping[str, Any]) -> dict[str, list[Sample]]:
-    """(t in s, gap in ms) of each kind: publishing when t lies between a version's reserve and its commit or abort."""
+    """(t in s, gap in ms) of each kind: publishing when t lies in a publication window."""
     windows = publication_windows(report)
     found: dict[str, list[Sample]] = {kind: [] for kind in _KINDS}
     listed = part(report, "token_gaps").get("samples")

@@ -91,7 +91,14 @@ def _versions(d: _Drawing) -> None:
         name = str(version.get("name", "?"))
         add(d.svg, "rect", f"chip {d.of(name)}", x=_LEFT - 34, y=d.y, width=22, height=20, rx=4)
         add(d.svg, "text", "letter", text=name[:2], x=_LEFT - 23, y=d.y + 14, text_anchor="middle")
-        add(d.svg, "text", "faint", text=str(version.get("key", ""))[:9], x=0, y=d.y + 14)
+        add(
+            d.svg,
+            "text",
+            "faint",
+            text=f"version {str(version.get('key', '')).rpartition('-')[2]}"[:10],
+            x=0,
+            y=d.y + 14,
+        )
         for span in spans(items(version, "spans")):
             state = str(span.get("state", "?"))
             css = f"s-{state}" if state in STATES else "s-other"
@@ -119,7 +126,7 @@ def _sessions(d: _Drawing) -> None:
 
 
 def _engines(d: _Drawing) -> None:
-    operations = spans(items(d.report, "operations"))
+    operations = [*spans(items(d.report, "operations")), *_turns(d.report)]
     for engine in sorted({str(o.get("engine", "?")) for o in operations}):
         d.heading(f"engine {engine}")
         own = sorted((o for o in operations if str(o.get("engine", "?")) == engine), key=lambda o: o["start"])
@@ -143,6 +150,17 @@ def _engines(d: _Drawing) -> None:
                 tip = f"generate {o.get('version') or 'base'} on {engine}: {_when(o)}, {o.get('outcome', 'OK')}"
                 d.bar(o, 6, d.of(o.get("version")) + (" failed" if failed else ""), tip, radius=1.5)
             d.y += 8
+
+
+def _turns(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sessions' turns as operations of their engines, for a report that does not list them as such."""
+    if any(o.get("op") == "generate" for o in items(report, "operations")):
+        return []
+    return [
+        {**turn, "op": "generate", "version": session.get("version")}
+        for session in items(report, "session_spans")
+        for turn in spans(items(session, "turns"))
+    ]
 
 
 def _order_labels(order: Mapping[str, Any]) -> tuple[str, ...]:

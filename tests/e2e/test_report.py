@@ -108,6 +108,16 @@ def test_everything_on_the_timeline_tells_its_times():
     assert html.count("<title>") >= least
 
 
+def test_turns_stand_in_for_generate_operations_that_are_not_listed():
+    report = sample()
+    turns = [t for s in report["session_spans"] for t in s["turns"]]
+    report["operations"] = [o for o in report["operations"] if o["op"] != "generate"]
+    html = render(report)
+    assert html.count("<title>generate ") == len(turns)
+    assert "engine E0" in html
+    assert "engine E1" in html
+
+
 def test_a_failed_expectation_is_the_headline():
     report = sample()
     report["ok"] = report["expectations"][3]["ok"] = False
