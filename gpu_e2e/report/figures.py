@@ -70,11 +70,14 @@ def colours(report: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"v{index % _COLOURS}" for index, name in enumerate(known)}
 
 
-def publication_windows(report: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """When a publication was under way: from reserve to commit, or until all of it was cleaned (LOADING, ABORTED)."""
-    return [
-        (span["start"], span["end"])
-        for version in items(report, "versions")
-        for span in spans(items(version, "spans"))
-        if span.get("state") in ("LOADING", "ABORTED")
-    ]
+def publications(report: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """(version, start, end): from reserve to commit, or until all of it was cleaned (LOADING, then ABORTED)."""
+    found: list[tuple[str, float, float]] = []
+    for version in items(report, "versions"):
+        name = str(version.get("name", "?"))
+        for span in spans(items(version, "spans")):
+            if span.get("state") == "ABORTED" and found and found[-1][0] == name:
+                found[-1] = (name, found[-1][1], span["end"])
+            elif span.get("state") == "LOADING":
+                found.append((name, span["start"], span["end"]))
+    return found

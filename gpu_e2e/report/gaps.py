@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from gpu_e2e.report.figures import is_number, part, publication_windows
+from gpu_e2e.report.figures import is_number, part, publications
 from gpu_e2e.report.svg import Linear, Log, add, canvas, markup
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 552.0, 250.0, 44.0, 34.0
@@ -18,12 +18,12 @@ Sample = tuple[float, float]
 
 def samples(report: Mapping[str, Any]) -> dict[str, list[Sample]]:
     """(t in s, gap in ms) of each kind: publishing when t lies in a publication window."""
-    windows = publication_windows(report)
+    windows = publications(report)
     found: dict[str, list[Sample]] = {kind: [] for kind in _KINDS}
     listed = part(report, "token_gaps").get("samples")
     for sample in listed if isinstance(listed, list) else ():
         if isinstance(sample, (list, tuple)) and len(sample) == 2 and all(map(is_number, sample)):
-            inside = any(start <= sample[0] <= end for start, end in windows)
+            inside = any(start <= sample[0] <= end for _, start, end in windows)
             found["publishing" if inside else "quiet"].append((sample[0], max(0.01, sample[1])))
     return found
 
@@ -61,7 +61,7 @@ def over_time(report: Mapping[str, Any]) -> str:
     times = [t for kind in found.values() for t, _ in kind]
     x = Linear(min(times), max(times), _LEFT, _WIDTH - 14)
     svg = canvas(_WIDTH, _HEIGHT, "Token gaps over time", "chart")
-    for start, end in publication_windows(report):
+    for _, start, end in publications(report):
         if end > x.low and start < x.high:
             add(svg, "rect", "window", x=x(start), y=14, width=x(end) - x(start), height=_HEIGHT - _BOTTOM - 14)
     for tick in y.ticks():

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from gpu_e2e.report import gaps
 from gpu_e2e.report.figures import colours, is_number, items, number, part, seconds, shown
 from gpu_e2e.report.svg import clean
-from gpu_e2e.report.timeline import STATES, timeline
+from gpu_e2e.report.timeline import STATES, close_ups, timeline
 
 _GAP_KEYS = ("p50", "p95", "p99", "max")
 
@@ -40,6 +40,7 @@ def render(report: Mapping[str, Any]) -> str:
         figures=[*key_figures(report)],
         # The pictures are built as trees and escaped when written out.
         timeline=Markup(timeline(report)),  # noqa: S704
+        close_ups=[(title, Markup(svg)) for title, svg in close_ups(report)],  # noqa: S704
         distribution=Markup(gaps.distribution(report)),  # noqa: S704
         over_time=Markup(gaps.over_time(report)),  # noqa: S704
         gap_rows=_gap_rows(report),

@@ -1,0 +1,270 @@
+"""The main job on a CPU: two real SGLang engines, a tiny Qwen3, the whole life of four LoRA versions.
+
+`run_demo` prepares everything, lets `gpu_e2e.story` happen, compares every answer with the reference, and
+writes `report.json` and `report.html`.  Engines are stopped by pid, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from gpu_e2e import fleet as engines_
+from gpu_e2e.checks import SEPARATION, TOLERANCE, Expectations, largest_errors, separation
+from gpu_e2e.conversation import Cast
+from gpu_e2e.driver import Driver
+from gpu_e2e.recording import Recorder
+from gpu_e2e.reference import Reference
+from gpu_e2e.report.html import render
+from gpu_e2e.story import Facts, tell
+from lorafsm.errors import InvalidField
+from lorafsm.events import EngineJoin, OwnerUp
+from lorafsm.identity import VersionKey, lora_name
+from lorafsm.invariants import check
+from lorafsm.records import MAX_ENGINES, Config
+from lorafsm_journal import Journal, JournaledRegistry
+from lorafsm_sglang import OK, EngineProcess, control_calls
+from lorafsm_sglang.tiny_model import lora_fixture, write_model
+from lorafsm_torch import ArtifactStore, Snapshot, check_lora, freeze_snapshot
+
+OWNER = "shard-0"
+LETTERS = ("A", "B", "C", "D")
+_JOURNAL = "journal.sqlite"
+_OURS = ("report.json", "report.html", *(_JOURNAL + end for end in ("", "-wal", "-shm", ".lock")))
+_OUR_FOLDERS = ("model", "store", "hosts", "logs")
+
+
+def clock() -> int:
+    """Milliseconds of the wall clock: the `now` of events."""
+    return time.time_ns() // 1_000_000
+
+
+@define
+class Stage:
+    """Everything that stands ready before the story begins."""
+
+    out: Path
+    epoch: str
+    recorder: Recorder
+    snapshots: dict[str, Snapshot]
+    store: ArtifactStore
+    processes: dict[str, EngineProcess]
+    incarnations: dict[str, int]
+    base: str
+    started_at: str
+
+
+def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the whole story and return the report, which is also written to `out`.
+
+    Raises InvalidField for a bad number of engines or an `out` that holds foreign files, and
+    `lorafsm_sglang.EngineStartError`, which names the log, when an engine does not start.
+    """
+    if not 2 <= engines <= MAX_ENGINES:
+        raise InvalidField("engines", f"must be 2 to {MAX_ENGINES}: with one engine nothing can be half published")
+    out = out.resolve()
+    _clear(out)
+    recorder = Recorder()
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    progress("writing the tiny model and starting the engines")
+    model = write_model(out / "model")
+    names = [f"E{i}" for i in range(engines)]
+    incarnations = {name: clock() + i for i, name in enumerate(names)}
+    processes = engines_.launch(names, model, out / "logs")
+    try:
+        epoch = f"demo{clock()}"
+        stage = Stage(
+            out,
+            epoch,
+            recorder,
+            _snapshots(epoch, recorder),
+            ArtifactStore(out / "store"),
+            processes,
+            incarnations,
+            engines_.fingerprint(model),
+            started_at,
+        )
+        return asyncio.run(_run(stage, model, progress))
+    finally:
+        for process in processes.values():
+            process.stop()
+
+
+def _clear(out: Path) -> None:
+    """Remove an earlier run's results; anything else in the folder is somebody's and stays untouched."""
+    out.mkdir(parents=True, exist_ok=True)
+    foreign = sorted(p.name for p in out.iterdir() if p.name not in (*_OURS, *_OUR_FOLDERS))
+    if foreign:
+        raise InvalidField("out", f"{out} holds {foreign[0]}, which no demo wrote; name an empty or a new folder")
+    for folder in _OUR_FOLDERS:
+        shutil.rmtree(out / folder, ignore_errors=True)
+    for name in _OURS:
+        (out / name).unlink(missing_ok=True)
+
+
+def _snapshots(epoch: str, recorder: Recorder) -> dict[str, Snapshot]:
+    """Freeze the fixtures: what training would hand over, checked before any engine is touched (RFC 3.1)."""
+    snapshots = {}
+    for version_id, letter in enumerate(LETTERS, 1):
+        tensors, config = lora_fixture(letter)
+        check_lora(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        snapshots[letter] = freeze_snapshot(config, tensors)
+        key = VersionKey(epoch, version_id)
+        recorder.letters[str(key)] = letter
+        recorder.letters[lora_name(key, snapshots[letter].digest)] = letter
+    return snapshots
+
+
+async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+    reference = await asyncio.to_thread(_reference, model, stage.snapshots)
+    await engines_.wait_ready(stage.processes, progress)
+    expectations = Expectations()
+    config = Config(base_fingerprint=stage.base)
+    with JournaledRegistry.open(stage.out / _JOURNAL, config, stage.epoch) as host:
+        async with engines_.beside(
+            stage.processes, stage.store, stage.out / "hosts", stage.base, stage.recorder, clock, stage.incarnations
+        ) as fleet:
+            driver = Driver(host, fleet.staged, stage.recorder, clock)
+            for name in fleet.processes:
+                joined = EngineJoin(
+                    engine=name, incarnation=stage.incarnations[name], seq=0, base_fingerprint=stage.base, now=clock()
+                )
+                driver.apply(joined)
+            driver.apply(OwnerUp(owner=OWNER, now=clock()))
+            cast = Cast(host, fleet.ports, stage.recorder, stage.epoch, OWNER, clock)
+            facts = await tell(driver, cast, fleet, stage.store, stage.snapshots, expectations, progress)
+            status = await fleet.ports["E0"].status()
+            version = status.data.version if isinstance(status, OK) else "unknown"
+        expectations.expect("invariants of the final registry", [], list(check(host.registry)))
+        final, rows = host.registry, len(host.journal)
+    with Journal.read(stage.out / _JOURNAL) as journal:
+        expectations.expect("the journal replays to the same registry", True, journal.recover() == final)
+    progress("stopping the engines, reading their logs, comparing answers with the reference")
+    for process in stage.processes.values():
+        process.stop()
+    stage.recorder.close()
+    report = _report(stage, cast, facts, expectations, reference, version, rows)
+    _write(stage.out, report)
+    return report
+
+
+def _reference(model: Path, snapshots: dict[str, Snapshot]) -> Reference:
+    reference = Reference(model)
+    for letter, snapshot in snapshots.items():
+        reference.add(letter, snapshot.tensors, snapshot.config)
+    return reference
+
+
+def _report(
+    stage: Stage,
+    cast: Cast,
+    facts: Facts,
+    expectations: Expectations,
+    reference: Reference,
+    sglang_version: str,
+    rows: int,
+) -> dict[str, Any]:
+    recorder = stage.recorder
+    errors = largest_errors(cast.answers, reference)
+    for letter, error in sorted(errors.items()):
+        expectations.at_most(f"answers of {letter}: max |Δ logprob| to the reference", TOLERANCE, error)
+    pairs = separation(facts.shared_prompt, reference)
+    expectations.at_least("A, B, C, D and base differ by", SEPARATION * TOLERANCE, min(p["delta"] for p in pairs))
+    calls = {name: control_calls(process.log_path) for name, process in stage.processes.items()}
+    stops = ("pause_generation", "flush_cache", "abort_request")
+    pauses = sum(count[route] for count in calls.values() for route in stops)
+    expectations.expect("pause, flush and abort calls in the engines' access logs", 0, pauses)
+    ordered = {name: _ordered(recorder, name) for name in calls}
+    logged = {name: [c["load_lora_adapter"], c["unload_lora_adapter"]] for name, c in calls.items()}
+    expectations.expect("loads and unloads in the access logs are those ordered", ordered, logged)
+    expectations.expect("request failures", 0, len(cast.failures))
+    expectations.at_least("sessions", 12, len(recorder.sessions))
+    expectations.at_least("requests", 60, len(cast.answers))
+    expectations.expect("most managed versions at any time", 2, recorder.most_versions)
+    return {
+        "ok": expectations.ok,
+        "started_at": stage.started_at,
+        "duration_s": round(recorder.now(), 3),
+        "sglang_version": sglang_version,
+        "engines": [
+            {
+                "name": name,
+                "incarnation": stage.incarnations[name],
+                "port": process.port,
+                "log": process.log_path.relative_to(stage.out).as_posix(),
+                "ready_s": round(process.ready_after_s or 0.0, 1),
+            }
+            for name, process in stage.processes.items()
+        ],
+        "sessions": {name: session["version"] for name, session in recorder.sessions.items()},
+        "expectations": expectations.rows,
+        "refusals": recorder.refusals,
+        "requests": len(cast.answers),
+        "request_failures": len(cast.failures),
+        "max_managed_versions": recorder.most_versions,
+        "pause_calls": pauses,
+        "control_calls": calls,
+        "reclaim": facts.reclaim,
+        "kv": [
+            {
+                "version": answer.version,
+                "session": answer.session,
+                "turn": answer.turn,
+                "engine": answer.engine,
+                "prompt_tokens": answer.generation.prompt_tokens,
+                "cached_tokens": answer.generation.cached_tokens,
+            }
+            for answer in cast.answers
+        ],
+        "phases": [
+            {
+                "version": op["version"],
+                "phase": op["op"],
+                "engine": op["engine"],
+                "seconds": round(op["end"] - op["start"], 4),
+            }
+            for op in recorder.operations
+        ],
+        "journal_events": rows,
+        "versions": list(recorder.versions.values()),
+        "session_spans": list(recorder.sessions.values()),
+        "operations": recorder.operations,
+        "token_gaps": recorder.gap_figures(),
+        "separation": {"tolerance": TOLERANCE, "pairs": pairs},
+        "errors": errors,
+        "environment": _environment(),
+    }
+
+
+def _ordered(recorder: Recorder, engine: str) -> list[int]:
+    operations = [op["op"] for op in recorder.operations if op["engine"] == engine]
+    return [operations.count("load"), operations.count("unload")]
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "torch": installed("torch"),
+        "sglang": installed("sglang"),
+        "transformers": installed("transformers"),
+        "lorafsm": installed("lorafsm"),
+    }
+
+
+def _write(out: Path, report: dict[str, Any]) -> None:
+    (out / "report.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    (out / "report.html").write_text(render(report), encoding="utf-8")

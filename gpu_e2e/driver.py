@@ -1,0 +1,101 @@
+"""The asyncio shell around the pure policies: give orders to engines, feed the answers back as events.
+
+It keeps nothing that the registry does not know: stopped anywhere, another driver goes on from the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+from gpu_e2e.recording import Recorder
+from lorafsm import publisher, reclaimer
+from lorafsm.events import Abort, ClaimReclaim, Commit, Event
+from lorafsm.identity import VersionKey
+from lorafsm.lifecycle import VersionState
+from lorafsm.orders import Order, SendBucket, Unload
+from lorafsm.outcomes import Outcome, Refusal
+from lorafsm.records import Registry
+from lorafsm_journal import JournaledRegistry
+
+_Running: TypeAlias = dict[tuple[str, str, str], asyncio.Task[Event | None]]
+
+
+class Executor(Protocol):
+    """What carries out one engine's orders (`lorafsm_sglang.StagedEngine`)."""
+
+    async def carry_out(self, order: Order) -> Event | None:
+        """The event that reports the result."""
+
+
+class Driver:
+    """Publishes and reclaims over the given engines until nothing is left to do."""
+
+    def __init__(
+        self, host: JournaledRegistry, engines: Mapping[str, Executor], recorder: Recorder, clock: Callable[[], int]
+    ) -> None:
+        self.host = host
+        self.engines = engines
+        self.recorder = recorder
+        self.clock = clock
+
+    def apply(self, event: Event) -> Outcome:
+        """Apply one event, journaled, and note what it changed or why it was refused."""
+        before = self.host.registry
+        outcome = self.host.apply(event)
+        self.recorder.saw(before, self.host.registry)
+        if isinstance(outcome, Refusal):
+            self.recorder.refused(event.name, outcome.code, outcome.reason)
+        return outcome
+
+    async def publish(self, key: VersionKey, token: str) -> VersionState:
+        """Drive the reserved version to PUBLISHED or FAILED_CLEAN; answers which (RFC 3.2-3.4)."""
+
+        def wanted(r: Registry) -> tuple[Order | Commit | Abort, ...]:
+            return publisher.next_orders(r, token, self.clock()) if r.unresolved else ()
+
+        await self._run(wanted)
+        return self.host.registry.versions[key].state
+
+    async def reclaim(self, key: VersionKey) -> VersionState:
+        """Claim the version's reclaim and drive it until every engine confirmed (RFC 5)."""
+
+        def wanted(r: Registry) -> tuple[Order | ClaimReclaim, ...]:
+            return tuple(
+                order
+                for order in reclaimer.next_orders(r, self.clock())
+                if isinstance(order, Unload | ClaimReclaim) and order.key == key
+            )
+
+        await self._run(wanted)
+        return self.host.registry.versions[key].state
+
+    async def _run(self, wanted: Callable[[Registry], tuple[Order | Commit | Abort | ClaimReclaim, ...]]) -> None:
+        running: _Running = {}
+        try:
+            while True:
+                decided = False
+                for order in wanted(self.host.registry):
+                    if isinstance(order, Commit | Abort | ClaimReclaim):
+                        decided = self.apply(order).ok or decided
+                    elif not isinstance(order, SendBucket):
+                        self._start(running, order)
+                if decided:
+                    continue
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+                for name in [name for name, task in running.items() if task in done]:
+                    event = running.pop(name).result()
+                    if event is not None:
+                        self.apply(event)
+        finally:
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _start(self, running: _Running, order: Order) -> None:
+        assert not isinstance(order, SendBucket)
+        about = getattr(order, "reclaim_id", "") or str(getattr(order, "number", ""))
+        name = (type(order).__name__, order.engine, about)
+        if name not in running:
+            running[name] = asyncio.create_task(self.engines[order.engine].carry_out(order))
