@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from gpu_e2e.report import SCHEMA, render, write
-from gpu_e2e.report.timeline import STATES
+from gpu_e2e.report.timeline import STATES, close_ups, timeline
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -112,10 +112,30 @@ def test_turns_stand_in_for_generate_operations_that_are_not_listed():
     report = sample()
     turns = [t for s in report["session_spans"] for t in s["turns"]]
     report["operations"] = [o for o in report["operations"] if o["op"] != "generate"]
-    html = render(report)
+    html = timeline(report)
     assert html.count("<title>generate ") == len(turns)
     assert "engine E0" in html
     assert "engine E1" in html
+
+
+def test_a_short_publication_has_a_picture_of_its_own():
+    report = sample()
+    pictures = dict(close_ups(report))
+    assert [title[0] for title in pictures] == ["A", "C", "D"], "B took more than a tenth of the run"
+    picture = pictures["D: 5.7 s from reserve to its end"]
+    assert "load D on E1" in picture
+    assert "S8 is bound to C" in picture
+    assert "S_old" not in picture, "it had ended"
+    assert 'class="commit' not in picture, "D was never committed"
+    Page(picture)
+
+
+@pytest.mark.parametrize(
+    "outcome, failed", [("OK", False), ("", False), ("FAILED", True), ("CleanRefusal", True), ("UNKNOWN", True)]
+)
+def test_an_order_that_got_no_yes_is_marked(outcome: str, failed: bool):
+    report = {"operations": [{"engine": "E0", "op": "load", "version": "A", "start": 1, "end": 2, "outcome": outcome}]}
+    assert ("failed" in timeline(report)) is failed
 
 
 def test_a_failed_expectation_is_the_headline():
