@@ -68,7 +68,9 @@ def _versions(versions: tuple[VersionLine, ...]) -> Table:
     finished = [v for v in versions if not v.holds_slot]
     hidden = {v.key for v in finished[:-_FINISHED_SHOWN]}
     title = f"Versions ({len(hidden)} older ones without a slot not shown)" if hidden else "Versions"
-    table = _table(title, "version", "state", "for", "digest", "try", "refs", "oldest holder", "routable on")
+    table = _table(
+        title, "version", "state", "for", "digest", "try", "refs", "oldest holder", "routable on, or failure"
+    )
     for v in versions:
         if v.key in hidden:
             continue
