@@ -1,0 +1,186 @@
+"""Breadth-first search through every state that a pure step function can reach (protocol section 4).
+
+`explore` knows nothing of the registry: any hashable state, any event and any `step` will do, so that a composed
+system (registry, agents, policies, network) is searched by the same function.  `lorafsm.box` says which events
+may happen to a registry.  A violation comes with a shortest path to it, and `as_program` prints that path as a
+program to paste.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from attrs import fields, frozen, has
+from immutables import Map
+
+from lorafsm import registry
+from lorafsm.events import Event
+from lorafsm.records import Registry, new_registry
+
+S = TypeVar("S", bound=Hashable)
+E = TypeVar("E")
+
+
+@frozen
+class Path(Generic[S, E]):
+    """A way through the states: `initial`, and the events taken from there."""
+
+    initial: S
+    events: tuple[E, ...]
+
+
+@frozen
+class Violation(Generic[S, E]):
+    """What does not hold after the last event of `path`; no shorter path leads to that state."""
+
+    sentences: tuple[str, ...]
+    path: Path[S, E]
+
+
+@frozen
+class Exploration(Generic[S, E]):
+    """What a search has seen."""
+
+    states: int  # distinct
+    transitions: int  # steps taken, refusals included
+    changes: int  # steps that led to another state
+    depth: int  # events on the longest of the shortest paths
+    frontier: int  # states that were seen and not expanded; 0: the search is complete
+    violations: tuple[Violation[S, E], ...]
+    taken: Mapping[tuple[str, str], int]  # (name of the event, outcome code): how often
+
+    @property
+    def complete(self) -> bool:
+        """Whether every reachable state was expanded."""
+        return self.frontier == 0
+
+    def events(self) -> Counter[str]:
+        """How often each event was taken, by its name."""
+        return _summed(self.taken, 0)
+
+    def outcomes(self) -> Counter[str]:
+        """How often each outcome code was answered."""
+        return _summed(self.taken, 1)
+
+
+def _summed(taken: Mapping[tuple[str, str], int], part: int) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for pair, times in taken.items():
+        total[pair[part]] += times
+    return total
+
+
+def registry_step(state: Registry, event: Event) -> tuple[Registry, str]:
+    """The core's `step`, in the form that `explore` takes: the state after the event, and the outcome's code."""
+    done = registry.step(state, event)
+    return done.registry, done.outcome.code
+
+
+def name_of(event: object) -> str:
+    """The event's own name, or its class's."""
+    return str(getattr(event, "name", type(event).__name__))
+
+
+def explore(
+    initial: S,
+    moves: Callable[[S], Iterable[E]],
+    check: Callable[[S], tuple[str, ...]],
+    *,
+    step: Callable[[S, E], tuple[S, str]],
+    max_states: int,
+    check_change: Callable[[S, E, S], tuple[str, ...]] | None = None,
+    observe: Callable[[S, E, S, str], None] | None = None,
+    stop_after: int = 1,
+) -> Exploration[S, E]:
+    """Take every move from every state, nearest states first, until `max_states` are known or none is left.
+
+    `step` answers the state after an event and the outcome's code; a state that it does not change should come
+    back as the same object.  `check` is asked once per state, `check_change` once per step that changed
+    something, `observe` is told of every step.  The search ends early once `stop_after` violations are found.
+    """
+    origins: dict[S, tuple[S, E] | None] = {initial: None}
+    taken: Counter[tuple[str, str]] = Counter()
+    violations: list[Violation[S, E]] = []
+    if wrong := check(initial):
+        violations.append(Violation(wrong, Path(initial, ())))
+    level, depth, transitions, changes, expanded = [initial], 0, 0, 0, 0
+    while level and len(violations) < stop_after:
+        following: list[S] = []
+        for state in level:
+            if len(origins) >= max_states or len(violations) >= stop_after:
+                break
+            expanded += 1
+            for event in moves(state):
+                after, code = step(state, event)
+                transitions += 1
+                taken[name_of(event), code] += 1
+                if observe is not None:
+                    observe(state, event, after, code)
+                if after is state:
+                    continue
+                changes += 1
+                known = len(origins)
+                origins.setdefault(after, (state, event))
+                wrong = check_change(state, event, after) if check_change is not None else ()
+                if len(origins) > known:
+                    following.append(after)
+                    wrong += check(after)
+                if wrong:
+                    violations.append(Violation(wrong, _path_to(origins, state, event)))
+        depth += bool(following)
+        level = following
+    frontier = len(origins) - expanded
+    return Exploration(len(origins), transitions, changes, depth, frontier, tuple(violations), taken)
+
+
+def _path_to(origins: Mapping[S, tuple[S, E] | None], state: S, last: E) -> Path[S, E]:
+    events = [last]
+    while (origin := origins[state]) is not None:
+        state, event = origin
+        events.append(event)
+    return Path(state, tuple(reversed(events)))
+
+
+def as_program(path: Path[Any, Any], *, step: str = "lorafsm.registry:step") -> str:
+    """The path as a program that prints each outcome and ends with `state` after the last event.
+
+    `step` names the function as "module:name"; what it returns must have `.registry` and `.outcome`.
+    """
+    module, name = step.split(":")
+    start, imported = _start(path.initial)
+    lines = [f"from {module} import {name}"]
+    modules: dict[str, set[str]] = {}
+    for kind in {*_kinds((path.events, imported))}:
+        modules.setdefault(kind.__module__, set()).add(kind.__name__)
+    if start.startswith("new_registry"):
+        modules.setdefault("lorafsm.records", set()).add("new_registry")
+    if "immutables.Map(" in start + repr(path.events):
+        lines.insert(0, "import immutables")
+    lines += [f"from {key} import {', '.join(sorted(names))}" for key, names in sorted(modules.items())]
+    lines += ["", f"state = {start}", "for event in ("]
+    lines += [f"    {event!r}," for event in path.events]
+    lines += ["):", f"    done = {name}(state, event)", "    state = done.registry"]
+    lines += ["    print(event.name, done.outcome)", ""]
+    return "\n".join(lines)
+
+
+def _start(initial: object) -> tuple[str, object]:
+    if isinstance(initial, Registry) and initial == new_registry(initial.epoch, initial.config):
+        return f"new_registry({initial.epoch!r}, {initial.config!r})", initial.config
+    return repr(initial), initial
+
+
+def _kinds(value: object) -> Iterable[type]:
+    kind: type[Any] = type(value)
+    if has(kind):
+        yield kind
+        for field in fields(kind):
+            yield from _kinds(getattr(value, field.name))
+    elif isinstance(value, tuple | frozenset):
+        for item in value:
+            yield from _kinds(item)
+    elif isinstance(value, Map):
+        for key, item in value.items():
+            yield from _kinds((key, item))
