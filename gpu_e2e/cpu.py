@@ -7,7 +7,6 @@ writes `report.json` and `report.html`.  Engines are stopped by pid, whatever ha
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import shutil
@@ -27,7 +26,7 @@ from gpu_e2e.conversation import Cast
 from gpu_e2e.driver import Driver
 from gpu_e2e.recording import Recorder
 from gpu_e2e.reference import Reference
-from gpu_e2e.report.html import render
+from gpu_e2e.report import write
 from gpu_e2e.story import Facts, tell
 from lorafsm.errors import InvalidField
 from lorafsm.events import EngineJoin, OwnerUp
@@ -156,7 +155,7 @@ async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> di
         process.stop()
     stage.recorder.close()
     report = _report(stage, cast, facts, expectations, reference, version, rows)
-    _write(stage.out, report)
+    write(report, stage.out)
     return report
 
 
@@ -263,8 +262,3 @@ def _environment() -> dict[str, Any]:
         "transformers": installed("transformers"),
         "lorafsm": installed("lorafsm"),
     }
-
-
-def _write(out: Path, report: dict[str, Any]) -> None:
-    (out / "report.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (out / "report.html").write_text(render(report), encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import define, field
 
 from gpu_e2e.recording import Recorder
-from lorafsm_sglang import EnginePort, EngineProcess, EngineStartError
+from lorafsm_sglang import EnginePort, EngineProcess, EngineStartError, Refused, Unknown
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.staged import StagedEngine
 from lorafsm_sglang.tiny_model import VOCAB_SIZE
@@ -131,7 +131,7 @@ def _observer(engine: str, gates: Gates, recorder: Recorder) -> Callable[[str, s
         with recorder.operation(engine, op, version) as entry:
             entry["outcome"] = "FAILED"
             result = await call
-            entry["outcome"] = "OK" if result is None else type(result).__name__
+            entry["outcome"] = type(result).__name__ if isinstance(result, Refused | Unknown) else "OK"
             return result
 
     return observe

@@ -109,7 +109,8 @@ def fault_in_session_key(value: object) -> str | None:
 
 def fault_in_lora_name(value: object) -> str | None:
     """What keeps `value` from being a managed LoRA name; no path can hide in one."""
-    if type(value) is str and _NAME.match(value):
+    match = _NAME.match(value) if type(value) is str else None
+    if match is not None and int(match[2]) <= LARGEST_INT:
         return None
     return f"must be {MANAGED_PREFIX}<epoch>-<version_id>-<{DIGEST_PREFIX_LENGTH} lower-case hex digits>"
 

@@ -229,7 +229,11 @@ _WITHDRAWALS: Mapping[str, tuple[RepairState, ...]] = {
 
 REPAIR: Mapping[RepairState | None, Mapping[str, tuple[RepairState, ...]]] = {
     None: {"order_repair": (RepairState.ORDERED,)},
-    RepairState.ORDERED: {"repair_ready": (RepairState.READY,), "repair_failed": (RepairState.FAILED,), **_WITHDRAWALS},
+    RepairState.ORDERED: {
+        "repair_ready": (RepairState.READY,),
+        "repair_failed": (RepairState.FAILED, RepairState.WITHDRAWN),
+        **_WITHDRAWALS,
+    },
     RepairState.READY: {},
     RepairState.FAILED: {},
     RepairState.WITHDRAWN: {},
@@ -248,11 +252,17 @@ ENGINE: Mapping[EngineState | None, Mapping[str, tuple[EngineState, ...]]] = {
         "engine_up": (EngineState.UP, EngineState.REPAIRING),
         "engine_dead": (EngineState.DEAD,),
         "quarantine": (EngineState.QUARANTINED,),
+        "repair_failed": (EngineState.QUARANTINED,),
     },
     EngineState.REPAIRING: {
         "engine_up": (EngineState.UP,),
         "repair_ready": (EngineState.UP,),
         "claim_reclaim": (EngineState.UP,),
+        "commit": (EngineState.UP,),
+        "rollback": (EngineState.UP,),
+        "close_and_release": (EngineState.UP,),
+        "owner_expired": (EngineState.UP,),
+        "owner_gone": (EngineState.UP,),
         "repair_failed": (EngineState.QUARANTINED,),
         **_ALIVE,
     },

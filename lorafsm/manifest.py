@@ -14,15 +14,17 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from attrs import frozen
 
 from lorafsm.errors import InvalidField
-from lorafsm.identity import fault_in_digest
+from lorafsm.identity import LARGEST_INT, fault_in_digest
 
 _DOMAIN = b"lorafsm/manifest/v1"
 _PLAN_DOMAIN = b"lorafsm/plan/v1"
+_DEEPEST = 32
 _TENSOR_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}\Z")
 _ITEM_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -72,23 +74,29 @@ class Manifest:
 
 def make_manifest(tensors: Iterable[TensorEntry], config: Mapping[str, Any]) -> Manifest:
     """Check and order the entries; raises InvalidField for an empty, duplicate or malformed one."""
-    ordered = tuple(sorted(tensors, key=lambda t: t.name))
-    if not ordered:
+    entries = tuple(tensors)
+    if not entries:
         raise InvalidField("tensors", "an adapter without tensors is not a version; export it again")
-    for before, entry in zip((None, *ordered), ordered, strict=False):
+    for entry in entries:
         _check_entry(entry)
-        if before is not None and before.name == entry.name:
+    ordered = tuple(sorted(entries, key=lambda t: t.name))
+    for before, entry in pairwise(ordered):
+        if before.name == entry.name:
             raise InvalidField("tensors", f"the name {entry.name} occurs twice; names must be unique")
     return Manifest(ordered, canonical_json(config))
 
 
 def _check_entry(entry: TensorEntry) -> None:
+    if type(entry) is not TensorEntry:
+        raise InvalidField("tensors", f"holds a {type(entry).__name__}; each must be a TensorEntry")
     where = f"tensors[{entry.name!r:.80}]"
     if type(entry.name) is not str or not _TENSOR_NAME.match(entry.name):
         raise InvalidField(where, "a tensor's name is 1 to 256 characters of A-Z a-z 0-9 _ . -")
-    if entry.dtype not in _ITEM_BYTES:
+    if type(entry.dtype) is not str or entry.dtype not in _ITEM_BYTES:
         raise InvalidField(f"{where}.dtype", f"must be one of {', '.join(_ITEM_BYTES)}, not {entry.dtype!r:.40}")
-    if not entry.shape or not all(type(side) is int and 0 < side < 2**40 for side in entry.shape):
+    if type(entry.shape) is not tuple or not entry.shape:
+        raise InvalidField(f"{where}.shape", "must be a tuple of positive integers")
+    if not all(type(side) is int and 0 < side < 2**40 for side in entry.shape):
         raise InvalidField(f"{where}.shape", "must be a tuple of positive integers")
     if fault := fault_in_digest(entry.sha256):
         raise InvalidField(f"{where}.sha256", fault)
@@ -97,29 +105,47 @@ def _check_entry(entry: TensorEntry) -> None:
 def canonical_json(config: Mapping[str, Any]) -> str:
     """One text for one meaning: sorted keys, no spaces, UTF-8; refuses NaN, infinities and foreign types.
 
-    Accepts dict with string keys, list, tuple, str, int, bool, None and finite float; anything else raises
-    InvalidField naming the path (there is no fallback to str).
+    Accepts a mapping with string keys, and in it mapping, list, tuple, str, bool, None, 64-bit int and finite
+    float; anything else raises InvalidField naming the path (there is no fallback to str).
     """
-    _check_json(config, "config")
-    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    if not isinstance(config, Mapping):
+        raise InvalidField("config", f"must be a mapping, not {type(config).__name__}")
+    plain = _plain_json(config, "config", 0)
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _check_json(value: Any, where: str) -> None:
-    if value is None or type(value) in (str, bool, int):
-        return
+def _plain_json(value: Any, where: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise InvalidField(where, f"is nested deeper than {_DEEPEST} levels, or contains itself")
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int and abs(value) <= LARGEST_INT:
+        return value
+    if type(value) is str:
+        return _utf8(value, where)
     if type(value) is float:
         if not math.isfinite(value):
             raise InvalidField(where, "NaN and infinities have no canonical form; remove them")
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            if type(key) is not str:
-                raise InvalidField(where, f"keys must be strings, not {type(key).__name__}")
-            _check_json(item, f"{where}.{key}")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _check_json(item, f"{where}[{index}]")
-    else:
-        raise InvalidField(where, f"{type(value).__name__} has no canonical JSON form; convert it first")
+        return value
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain_json(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_json(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise InvalidField(where, f"{type(value).__name__} has no canonical JSON form here; convert it first")
+
+
+def _key(key: object, where: str) -> str:
+    if type(key) is not str:
+        raise InvalidField(where, f"keys must be strings, not {type(key).__name__}")
+    return _utf8(key, where)
+
+
+def _utf8(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidField(where, "holds a lone surrogate, which UTF-8 cannot carry") from None
+    return text
 
 
 @frozen

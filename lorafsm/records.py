@@ -42,7 +42,7 @@ class Config:
     base_fingerprint: str = ""  # every engine must report this fingerprint of base weights and tokenizer
     require_artifact: bool = True  # commit needs the bytes in the artifact store (rule 3)
     publish_past_lost: bool = False  # leave LOST and QUARANTINED members out of a publication (rule 1)
-    max_version_lag: int = 0  # revoke versions further behind the default than this at commit; 0: never (rule 9)
+    max_version_lag: int = 0  # revoke versions this many publications behind, or more, at commit; 0: never (rule 9)
     owner_lease: int = 30_000  # an owner that is silent for longer may be expired (rule 9)
     driver_lease: int = 60_000  # a publisher without progress for longer may be taken over (rule 5)
     repair_backoff: int = 1_000  # wait after a failed repair, doubled each time (rule 15)
@@ -92,7 +92,7 @@ class Target:
     incarnation: int
     state: TargetState = TargetState.RESERVED
     buckets_done: int = 0
-    seq: int = 0  # of the engine's latest answer about it
+    seq: int = -1  # of the engine's latest answer about it; -1: none yet
     detail: str = ""  # the engine's words when FAILED
 
 
@@ -129,7 +129,8 @@ class Owner:
     """A process that holds sessions; a restarted process is a new owner (rule 9).
 
     A sequence is closed when it is not live, below `next_sequence` and in no gap: what is kept is what is *not*
-    closed, so closed sessions cost nothing and no tombstone can be evicted (rule 8).
+    closed, so closed sessions cost nothing and no tombstone can be evicted (rule 8).  `sessions` of an owner that
+    is not LIVE any more are those that ended with it.
     """
 
     owner: str

@@ -177,10 +177,11 @@ def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry
     attempt = r.attempts.get(r.unresolved)
     target = attempt.targets.get(old.engine) if attempt is not None else None
     if attempt is not None and target is not None and target.state is not TargetState.CLEANED:
-        clean = all(resident.key != attempt.key for resident in residents)
-        state = TargetState.CLEANED if clean else TargetState.FAILED
-        incarnation = target.incarnation if clean or up is None else up.incarnation
-        fenced = evolve(target, state=state, incarnation=incarnation, seq=0)
+        listed = up is not None and any(resident.key == attempt.key for resident in residents)
+        fenced = evolve(target, state=TargetState.FAILED if listed else TargetState.CLEANED)
+        # An open attempt keeps its frozen incarnation, and is doomed by it; `abort` addresses the successor.
+        if listed and up is not None and attempt.state is AttemptState.ABORTED:
+            fenced = evolve(fenced, incarnation=up.incarnation, seq=-1)
         attempt = evolve(attempt, targets=attempt.targets.set(old.engine, fenced))
         r = evolve(r, attempts=r.attempts.set(attempt.number, attempt))
     for key in r.slots:
@@ -241,18 +242,34 @@ def _settled(r: Registry, now: int) -> Registry:
 
 
 def _is_expected(r: Registry, engine: Engine, resident: Resident) -> bool:
-    """Whether an adapter may be there: ordered by a number that is not finished with it (rule 15)."""
+    """Whether an adapter may be there: loaded here by a number that still answers for it (rule 15)."""
     version = r.versions.get(resident.key)
     if version is None or version.digest != resident.digest:
         return False
     if version.state in (VersionState.RECLAIMED, VersionState.FAILED_CLEAN):
         return False
-    if version.state is VersionState.RECLAIMING or resident.number == version.number:
-        return True
-    repair = r.repairs.get(resident.number)
-    if repair is None or repair.engine != engine.engine or repair.incarnation != engine.incarnation:
+    if version.state is VersionState.RECLAIMING:
+        unload = r.reclaims[version.reclaim_id].unloads.get(engine.engine)
+        return unload is not None and unload.state is not UnloadState.UNLOADED
+    return _loaded_by_attempt(r, engine, resident) or _loaded_by_repair(r, engine, resident)
+
+
+def _loaded_by_attempt(r: Registry, engine: Engine, resident: Resident) -> bool:
+    attempt = r.attempts.get(resident.number)
+    target = attempt.targets.get(engine.engine) if attempt is not None and attempt.key == resident.key else None
+    if attempt is None or target is None or target.state is TargetState.CLEANED:
         return False
-    return repair.key == resident.key and repair.state in (RepairState.ORDERED, RepairState.READY)
+    # An unresolved attempt cleans up whatever incarnation lists its candidate.
+    return attempt.number == r.unresolved or target.incarnation == engine.incarnation
+
+
+def _loaded_by_repair(r: Registry, engine: Engine, resident: Resident) -> bool:
+    repair = r.repairs.get(resident.number)
+    if repair is None or repair.key != resident.key:
+        return False
+    if (repair.engine, repair.incarnation) != (engine.engine, engine.incarnation):
+        return False
+    return repair.state in (RepairState.ORDERED, RepairState.READY)
 
 
 def _name(resident: Resident) -> str:

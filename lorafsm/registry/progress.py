@@ -25,6 +25,8 @@ def prepared(r: Registry, e: Prepared, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
+    if e.seq <= target.seq:
+        return _old_answer(r, e, target)
     if target.state is TargetState.RESERVED or (target.state is TargetState.UNKNOWN and not target.buckets_done):
         return _advance(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq), now)
     return _already_or_out_of_order(r, target)
@@ -36,6 +38,8 @@ def bucket_done(r: Registry, e: BucketDone, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
+    if e.seq <= target.seq:
+        return _old_answer(r, e, target)
     if target.state in _NO_MORE_PROGRESS or e.bucket < target.buckets_done:
         return _already_or_out_of_order(r, target)
     started = target.state in (TargetState.PREPARED, TargetState.RECEIVING, TargetState.UNKNOWN)
@@ -59,6 +63,8 @@ def ready(r: Registry, e: Ready, now: int) -> Step:
     resident = Resident(attempt.key, r.versions[attempt.key].digest, attempt.number)
     if mismatch := ready_mismatch(r, e, resident):
         return refuse(r, Code.READY_MISMATCH, mismatch, engines=(e.engine,))
+    if e.seq <= target.seq:
+        return _old_answer(r, e, target)
     if target.state is TargetState.READY or target.state in _NO_MORE_PROGRESS:
         return _already_or_out_of_order(r, target)
     buckets = attempt.plan.buckets
@@ -85,10 +91,10 @@ def target_failed(r: Registry, e: TargetFailed, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
+    if e.seq <= target.seq:
+        return _old_answer(r, e, target)
     if target.state is TargetState.FAILED:
         return Step(r, Done())
-    if target.state is TargetState.CLEANED or e.seq < target.seq:
-        return refuse(r, Code.STALE_SEQ, f"{e.engine} answered something later", engines=(e.engine,))
     failed = evolve(target, state=TargetState.FAILED, seq=e.seq, detail=e.reason)
     engine = r.engines[e.engine]
     without = evolve(r, engines=r.engines.set(e.engine, without_resident(engine, attempt.number)))
@@ -126,6 +132,8 @@ def cleaned(r: Registry, e: Cleaned, now: int) -> Step:
     attempt, target = found
     if target.state is TargetState.CLEANED:
         return Step(r, Done())
+    if e.seq <= target.seq:
+        return refuse(r, Code.STALE_SEQ, f"{e.engine} answered seq {target.seq} already", field="seq")
     engine = r.engines[e.engine]
     resident = Resident(attempt.key, r.versions[attempt.key].digest, attempt.number)
     if contradicted(engine, e.seq, resident, present=False):
@@ -163,6 +171,13 @@ def _open_target(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed) -
     if is_doomed(r, target):
         return Refusal(Code.ENGINE_RESTARTED, f"incarnation {e.incarnation} of {e.engine} is dead", field="incarnation")
     return attempt, target
+
+
+def _old_answer(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed, target: Target) -> Step:
+    """The same answer again changes nothing; one older than what is known is stale (I12)."""
+    if e.seq == target.seq:
+        return Step(r, Done())
+    return refuse(r, Code.STALE_SEQ, f"{e.engine} answered seq {target.seq} already", field="seq")
 
 
 def _already_or_out_of_order(r: Registry, target: Target) -> Step:

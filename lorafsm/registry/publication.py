@@ -252,11 +252,21 @@ def abort(r: Registry, e: Abort, now: int) -> Step:
     after = evolve(
         r,
         versions=r.versions.set(e.key, version),
-        attempts=r.attempts.set(attempt.number, evolve(attempt, state=AttemptState.ABORTED, reason=e.reason)),
+        attempts=r.attempts.set(attempt.number, _aborted(r, attempt, e.reason)),
         receipts=r.receipts.set(("abort", str(attempt.number)), receipt),
     )
     alarm = Alarm("PUBLICATION_ABORTED", f"{e.key} attempt {attempt.number}: {e.reason}")
     return Step(with_clean_attempt(after, now), receipt, (Wake("publisher"), alarm))
+
+
+def _aborted(r: Registry, attempt: Attempt, reason: str) -> Attempt:
+    """The attempt to clean up; a restarted target that lists the candidate is cleaned under its new incarnation."""
+    targets = attempt.targets
+    for name, target in sorted(attempt.targets.items()):
+        live = r.engines[name].incarnation
+        if target.state is not TargetState.CLEANED and target.incarnation != live:
+            targets = targets.set(name, evolve(target, incarnation=live, seq=-1))
+    return evolve(attempt, state=AttemptState.ABORTED, reason=reason, targets=targets)
 
 
 def takeover(r: Registry, e: Takeover, now: int) -> Step:
@@ -303,8 +313,6 @@ def rollback(r: Registry, e: Rollback, now: int) -> Step:
         return refuse(r, Code.VERSION_GONE, f"{e.key} is {version.state}; publish its content under a new version_id")
     if version.revoked:
         return refuse(r, Code.VERSION_RETIRED_BY_POLICY, f"{e.key} was revoked by max_version_lag; publish it again")
-    if version.state is not VersionState.RETIRED or r.default is None:
-        return refuse(r, Code.NOT_RETIRED, f"{e.key} is {version.state}; only a RETIRED version can be rolled back to")
     if e.expected_revision != r.default_revision:
         return Step(
             r,
@@ -312,6 +320,8 @@ def rollback(r: Registry, e: Rollback, now: int) -> Step:
                 Code.REVISION_CONFLICT, "the default moved; look again", default=r.default, revision=r.default_revision
             ),
         )
+    if version.state is not VersionState.RETIRED or r.default is None:
+        return refuse(r, Code.NOT_RETIRED, f"{e.key} is {version.state}; only a RETIRED version can be rolled back to")
     lacking = tuple(m.engine for m in members(r) if m.state is EngineState.UP and e.key not in m.residents)
     if lacking or not any(m.state is EngineState.UP for m in members(r)):
         return refuse(r, Code.NOT_RESIDENT, "rollback needs the version proved on every UP member", engines=lacking)
@@ -324,4 +334,4 @@ def rollback(r: Registry, e: Rollback, now: int) -> Step:
     after = evolve(
         r, versions=versions, default=e.key, default_revision=revision, receipts=r.receipts.set(operation, receipt)
     )
-    return Step(after, receipt, (Wake("publisher"), Wake("reclaimer")))
+    return Step(with_serving_states(after, now), receipt, (Wake("publisher"), Wake("reclaimer")))

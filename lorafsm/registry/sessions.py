@@ -27,6 +27,7 @@ from lorafsm.lifecycle import OwnerState, SessionState, VersionState
 from lorafsm.outcomes import Binding, Closed, Code, Done, Lease, Refusal, SessionStatus
 from lorafsm.records import Owner, Registry, Session, Version
 from lorafsm.registry.answer import Step, refuse
+from lorafsm.registry.settle import with_serving_states
 from lorafsm.registry.view import binding_of, is_unseen
 
 _WAKE_RECLAIMER: tuple[Effect, ...] = (Wake("reclaimer"),)
@@ -79,7 +80,7 @@ def owner_expired(r: Registry, e: OwnerExpired, now: int) -> Step:
     if now <= owner.lease_until:
         return refuse(r, Code.OWNER_ALIVE, f"the lease runs for {owner.lease_until - now} ms more", field="owner")
     alarm = Alarm("OWNER_EXPIRED", f"owner {e.owner}: {len(owner.sessions)} live session(s) expired")
-    return Step(_end_owner(r, owner, OwnerState.EXPIRED), Done(), (*_WAKE_RECLAIMER, alarm))
+    return Step(_end_owner(r, owner, OwnerState.EXPIRED, now), Done(), (*_WAKE_RECLAIMER, alarm))
 
 
 def owner_gone(r: Registry, e: OwnerGone, now: int) -> Step:
@@ -89,17 +90,17 @@ def owner_gone(r: Registry, e: OwnerGone, now: int) -> Step:
         return refuse(r, Code.UNKNOWN_OWNER, f"owner {e.owner} never registered", field="owner")
     if owner.state is OwnerState.GONE:
         return Step(r, Done())
-    return Step(_end_owner(r, owner, OwnerState.GONE), Done(), _WAKE_RECLAIMER)
+    return Step(_end_owner(r, owner, OwnerState.GONE, now), Done(), _WAKE_RECLAIMER)
 
 
-def _end_owner(r: Registry, owner: Owner, state: OwnerState) -> Registry:
+def _end_owner(r: Registry, owner: Owner, state: OwnerState, now: int) -> Registry:
     versions = r.versions
     for key, holders in sorted(owner.held.items()):
         version = versions[key]
         if not version.revoked:
             versions = versions.set(key, evolve(version, session_refs=version.session_refs - holders.count))
     ended = evolve(owner, state=state, held=Map())
-    return evolve(r, versions=versions, owners=r.owners.set(owner.owner, ended))
+    return with_serving_states(evolve(r, versions=versions, owners=r.owners.set(owner.owner, ended)), now)
 
 
 def recovered(r: Registry, e: Recovered, now: int) -> Step:
@@ -206,9 +207,11 @@ def _release(
     version = r.versions[binding]
     if version.revoked:  # its refs were dropped by policy, all at once
         return Step(_put(r, now, ended), Closed(key))
-    refs = version.session_refs - 1
-    wakes = _WAKE_RECLAIMER if refs == 0 and version.state is VersionState.RETIRED else ()
-    return Step(_put(r, now, ended, _with_refs(version, refs)), Closed(key, Code.OK, binding), wakes)
+    after = _put(r, now, ended, _with_refs(version, version.session_refs - 1))
+    answer = Closed(key, Code.OK, binding)
+    if version.session_refs > 1 or version.state is not VersionState.RETIRED:
+        return Step(after, answer)
+    return Step(with_serving_states(after, now), answer, _WAKE_RECLAIMER)  # nobody needs it any more
 
 
 def _late(owner: Owner | None, key: SessionKey) -> Refusal | None:
