@@ -247,7 +247,12 @@ _ALIVE: Mapping[str, tuple[EngineState, ...]] = {
 
 ENGINE: Mapping[EngineState | None, Mapping[str, tuple[EngineState, ...]]] = {
     None: {"engine_join": (EngineState.UP, EngineState.REPAIRING)},
-    EngineState.UP: {"engine_up": (EngineState.REPAIRING,), "commit": (EngineState.REPAIRING,), **_ALIVE},
+    EngineState.UP: {
+        "engine_up": (EngineState.REPAIRING,),
+        "commit": (EngineState.REPAIRING,),
+        "repair_failed": (EngineState.QUARANTINED,),
+        **_ALIVE,
+    },
     EngineState.LOST: {
         "engine_up": (EngineState.UP, EngineState.REPAIRING),
         "engine_dead": (EngineState.DEAD,),
