@@ -260,9 +260,7 @@ ENGINE: Mapping[EngineState | None, Mapping[str, tuple[EngineState, ...]]] = {
         "repair_failed": (EngineState.QUARANTINED,),
     },
     EngineState.REPAIRING: {
-        "engine_up": (EngineState.UP,),
         "repair_ready": (EngineState.UP,),
-        "claim_reclaim": (EngineState.UP,),
         "commit": (EngineState.UP,),
         "rollback": (EngineState.UP,),
         "close_and_release": (EngineState.UP,),
