@@ -45,7 +45,8 @@ class Box:
     sequences: tuple[int, ...] = (0,)
     reclaim_ids: tuple[str, ...] = ("r1",)
     operation_ids: tuple[str, ...] = ("op1",)
-    seqs: tuple[int, ...] = (1,)
+    seqs: tuple[int, ...] = ()  # every answer takes each of these; left out: the next one, and those before it
+    last_seq: int = 4  # no answer takes a larger one
     nows: tuple[int, ...] = (0,)
     illegal: bool = True  # also unknown records and mismatched proofs
 
@@ -92,10 +93,30 @@ def _engines(box: Box) -> tuple[str, ...]:
 
 def _answers(box: Box, r: Registry) -> Iterator[tuple[int, str, int, int]]:
     """(number, engine, incarnation, seq) of what an engine may say about an attempt."""
-    numbers = [number for number in _numbers(box, r) if number not in r.repairs]
-    yield from product(numbers, box.engines, box.incarnations, box.seqs)
-    if box.illegal:
-        yield from ((number, NOBODY, box.incarnations[0], box.seqs[0]) for number in numbers)
+    for number in _numbers(box, r):
+        if number in r.repairs:
+            continue
+        for engine, incarnation in product(box.engines, box.incarnations):
+            yield from ((number, engine, incarnation, seq) for seq in _target_seqs(box, r, number, engine))
+        if box.illegal:
+            yield number, NOBODY, box.incarnations[0], 1
+
+
+def _target_seqs(box: Box, r: Registry, number: int, engine: str) -> Iterable[int]:
+    """The next seq of a target; where illegal events may happen, also the one that it has and the one before."""
+    if box.seqs:
+        return box.seqs
+    attempt = r.attempts.get(number)
+    target = attempt.targets.get(engine) if attempt is not None else None
+    known = max(target.seq, 0) if target is not None else 0
+    wanted = (known + 1, known, known - 1) if box.illegal else (known + 1,)
+    return [seq for seq in wanted if 0 <= seq <= box.last_seq]
+
+
+def _engine_seqs(box: Box, r: Registry, engine: str) -> Iterable[int]:
+    """The highest seq that this engine answered with; a repeat of it is not stale."""
+    known = r.engines.get(engine)
+    return box.seqs or (max(known.seq, known.inventory.seq, 1) if known is not None else 1,)
 
 
 def _reserve(box: Box, r: Registry) -> Iterator[Event]:
@@ -139,7 +160,7 @@ def _ready(box: Box, r: Registry) -> Iterator[Event]:
             probe_ok=True,
         )
         yield right
-        if box.illegal and engine in box.engines and seq == box.seqs[0]:
+        if box.illegal and engine in box.engines:
             yield from _mismatched(right)
 
 
@@ -156,9 +177,8 @@ def _target_failed(box: Box, r: Registry) -> Iterator[Event]:
 
 
 def _target_unknown(box: Box, r: Registry) -> Iterator[Event]:
-    for number, engine, incarnation, seq in _answers(box, r):
-        if seq == box.seqs[0]:
-            yield ev.TargetUnknown(number=number, engine=engine, incarnation=incarnation)
+    for number, engine, incarnation in dict.fromkeys(answer[:3] for answer in _answers(box, r)):
+        yield ev.TargetUnknown(number=number, engine=engine, incarnation=incarnation)
 
 
 def _cleaned(box: Box, r: Registry) -> Iterator[Event]:
@@ -211,13 +231,14 @@ def _claim_reclaim(box: Box, r: Registry) -> Iterator[Event]:
 
 
 def _confirm_reclaim(box: Box, r: Registry) -> Iterator[Event]:
-    for reclaim_id, engine, incarnation, seq in product(box.reclaim_ids, _engines(box), box.incarnations, box.seqs):
-        right = ev.ConfirmReclaim(
-            reclaim_id=reclaim_id, engine=engine, incarnation=incarnation, seq=seq, observed_absent=True
-        )
-        yield right
-        if box.illegal and seq == box.seqs[0]:
-            yield evolve(right, observed_absent=False)
+    for reclaim_id, engine, incarnation in product(box.reclaim_ids, _engines(box), box.incarnations):
+        for seq in _engine_seqs(box, r, engine):
+            right = ev.ConfirmReclaim(
+                reclaim_id=reclaim_id, engine=engine, incarnation=incarnation, seq=seq, observed_absent=True
+            )
+            yield right
+            if box.illegal:
+                yield evolve(right, observed_absent=False)
 
 
 def _reclaim_unknown(box: Box, r: Registry) -> Iterator[Event]:
@@ -225,7 +246,7 @@ def _reclaim_unknown(box: Box, r: Registry) -> Iterator[Event]:
         yield ev.ReclaimUnknown(reclaim_id=reclaim_id, engine=engine, incarnation=incarnation)
 
 
-def _inventories(box: Box, r: Registry, engine: str) -> Iterable[frozenset[Resident]]:
+def _inventories(box: Box, r: Registry, engine: str) -> list[frozenset[Resident]]:
     """What an engine may list: nothing, what is proved, and what any one number, or all, may have loaded there."""
     loads = [
         Resident(attempt.key, r.versions[attempt.key].digest, number)
@@ -245,23 +266,22 @@ def _inventories(box: Box, r: Registry, engine: str) -> Iterable[frozenset[Resid
 
 def _of_inventory(kind: Callable[..., Event]) -> Callable[[Box, Registry], Iterator[Event]]:
     def make(box: Box, r: Registry) -> Iterator[Event]:
-        for engine, incarnation, seq in product(_engines(box), box.incarnations, box.seqs):
-            base = box.config.base_fingerprint
-            for residents in _inventories(box, r, engine):
+        base = box.config.base_fingerprint
+        for engine, incarnation in product(_engines(box), box.incarnations):
+            for seq, residents in product(_engine_seqs(box, r, engine), _inventories(box, r, engine)):
                 yield kind(engine=engine, incarnation=incarnation, seq=seq, base_fingerprint=base, residents=residents)
             if box.illegal:
-                yield kind(engine=engine, incarnation=incarnation, seq=seq, base_fingerprint="another")
+                yield kind(engine=engine, incarnation=incarnation, seq=1, base_fingerprint="another")
 
     return make
 
 
 def _join(box: Box, r: Registry) -> Iterator[Event]:
-    for engine, incarnation, seq in product(box.engines, box.incarnations, box.seqs):
-        yield ev.EngineJoin(
-            engine=engine, incarnation=incarnation, seq=seq, base_fingerprint=box.config.base_fingerprint
-        )
+    for engine, incarnation in product(box.engines, box.incarnations):
+        base = box.config.base_fingerprint
+        yield ev.EngineJoin(engine=engine, incarnation=incarnation, seq=1, base_fingerprint=base)
         if box.illegal:
-            yield ev.EngineJoin(engine=engine, incarnation=incarnation, seq=seq, base_fingerprint="another")
+            yield ev.EngineJoin(engine=engine, incarnation=incarnation, seq=1, base_fingerprint="another")
 
 
 def _of_incarnation(kind: Callable[..., Event], **words: str) -> Callable[[Box, Registry], Iterator[Event]]:
@@ -285,7 +305,8 @@ def _order_repair(box: Box, r: Registry) -> Iterator[Event]:
 
 def _repair_answers(box: Box, r: Registry) -> Iterator[tuple[int, str, int, int]]:
     numbers = [number for number in _numbers(box, r) if number not in r.attempts]
-    yield from product(numbers, box.engines, box.incarnations, box.seqs)
+    for number, engine, incarnation in product(numbers, box.engines, box.incarnations):
+        yield from ((number, engine, incarnation, seq) for seq in _engine_seqs(box, r, engine))
 
 
 def _repair_ready(box: Box, r: Registry) -> Iterator[Event]:
@@ -303,7 +324,7 @@ def _repair_ready(box: Box, r: Registry) -> Iterator[Event]:
             probe_ok=True,
         )
         yield right
-        if box.illegal and seq == box.seqs[0]:
+        if box.illegal:
             yield evolve(right, digest="0" * 64)
 
 

@@ -57,7 +57,7 @@ def ready(version: int, number: int, token: str, *engines: str, stored: bool = T
                 number=number,
                 engine=engine,
                 incarnation=1,
-                seq=1,
+                seq=2,
                 key=key,
                 digest=A,
                 base_fingerprint="",
@@ -109,7 +109,13 @@ _A_TWICE_THEN_B = (
 _A_HELD_B_READY = (*_A, *held(), *ready(2, 2, "t2", "e0"), *joined("e1"))
 
 BOXES: Mapping[str, Box] = {
-    "one bucket": Box(story=joined("e0"), events=words(ATTEMPT), buckets=1, tokens=("t1", "t2")),
+    "one bucket": Box(story=joined("e0"), events=words(ATTEMPT), buckets=1),
+    "a bucket changes hands": Box(
+        story=(*joined("e0"), *reserved(1, "t1", buckets=1)),
+        events=words("prepared authorize_bucket bucket_done takeover abort cleaned"),
+        buckets=1,
+        tokens=("t1", "t2"),
+    ),
     "two buckets on two engines": Box(
         story=(*joined("e0", "e1"), *reserved(1, "t1", buckets=2)),
         events=words(f"{PROGRESS} commit abort"),
@@ -185,13 +191,14 @@ BOXES: Mapping[str, Box] = {
         versions=(1, 2),
     ),
     "restart during a publication": Box(
-        story=joined("e0"), events=words(f"{ATTEMPT} {ENGINES} engine_remove"), incarnations=(1, 2)
+        story=joined("e0"), events=words(f"{ATTEMPT} {ENGINES} engine_remove"), incarnations=(1, 2), last_seq=3
     ),
     "restart of one of two": Box(
         story=(*joined("e0", "e1"), *reserved(1, "t1")),
-        events=words("prepared ready target_unknown cleaned commit abort engine_up engine_dead"),
+        events=words("prepared ready cleaned commit abort engine_up engine_dead"),
         engines=("e0", "e1"),
         incarnations=(1, 2),
+        last_seq=3,
         illegal=False,
     ),
     "late answers": Box(story=joined("e0"), events=words(f"{ATTEMPT} engine_up"), seqs=(1, 2, 3), illegal=False),
@@ -203,7 +210,8 @@ BOXES: Mapping[str, Box] = {
         story=joined("e0"),
         events=words("reserve artifact_stored prepared ready commit abort takeover recovered"),
         tokens=("t1", "t2", "t3"),
-        nows=(0, 10, 20),
+        last_seq=2,
+        nows=(0, 10),
     ),
     "past lost members": Box(
         config=Config(publish_past_lost=True, require_artifact=False),
@@ -253,15 +261,15 @@ BOXES: Mapping[str, Box] = {
         story=(*_A_ON_TWO, *held(), *ready(2, 2, "t2", "e0", "e1"), *committed(2, "t2", 1)),
         events=words("rollback engine_up engine_lost engine_dead claim_reclaim close_and_release"),
         engines=("e0", "e1"),
-        versions=(1, 2, 3),
+        versions=(1, 2),
         operation_ids=("op1", "op2"),
-        incarnations=(1,),
+        illegal=False,
     ),
     "rollback overtakes a publication": Box(
         config=Config(capacity=3, engine_slots=4),
         story=(*_A_THEN_B, *ready(3, 3, "t3", "e0")),
         events=words("rollback commit abort claim_reclaim"),
-        versions=(1, 2, 3),
+        versions=(1, 2, 3, 4),
         tokens=("t3",),
     ),
     "reclaim on two engines": Box(
@@ -313,6 +321,16 @@ BOXES: Mapping[str, Box] = {
         events=words(f"{REPAIR} {RECLAIM} engine_up engine_lost close_and_release rollback"),
         engines=("e1",),
         numbers=4,
+        illegal=False,
+    ),
+    "repair and the end of an owner": Box(
+        config=Config(owner_lease=10),
+        story=(*_A_HELD_B_READY, *committed(2, "t2", 1)),
+        events=words("order_repair repair_ready close_and_release owner_expired owner_gone rollback"),
+        engines=("e1",),
+        versions=(1, 2),
+        numbers=4,
+        nows=(0, 11),
         illegal=False,
     ),
     "repair without bytes": Box(
