@@ -1,4 +1,4 @@
-"""What the guard in an owner's process remembers, hears and answers.  Times are ms of the owner's own clock."""
+"""What the guard in an owner's process remembers, hears and answers.  Times: ms of the owner's monotonic clock."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ class Guard:
     epoch: str
     owner: str
     margin: int  # taken off every lease, for clocks that drift
-    now: int = 0  # the highest time seen
     lease_until: int = 0  # by this process's clock, margin taken off
     lost: bool = False  # the registry ended this owner; for ever
     revoked: frozenset[VersionKey] = frozenset()

@@ -45,7 +45,7 @@ def may_dispatch(g: Guard, session: SessionKey, now: int) -> Binding | Refused:
     """Whether a request of this session may be sent, and under which exact name (rule 10, I7)."""
     if g.lost:
         return Refused(Code.SESSION_EXPIRED, f"owner {g.owner} was ended; open new sessions under a new owner")
-    if max(now, g.now) >= g.lease_until:
+    if now >= g.lease_until:
         return Refused(DispatchCode.LEASE_STALE, "renew the lease first; the registry may end this owner")
     known = _session(g, session)
     if isinstance(known, Refused):
@@ -129,7 +129,7 @@ def _start(g: Guard, e: StartAttempt, known: GuardedSession) -> DispatchStep:
             g, Refused(Code.OUT_OF_ORDER, f"the next attempt is number {known.attempts + 1}", "attempt")
         )
     started = evolve(known, attempt=BackendAttempt(e.rid), attempts=e.attempt)
-    return DispatchStep(evolve(_put(g, e.session, started), now=max(g.now, e.now)), binding)
+    return DispatchStep(_put(g, e.session, started), binding)
 
 
 def _admitted(g: Guard, e: Admitted, known: GuardedSession) -> DispatchStep:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 
 from lorafsm import orders
 from lorafsm.engine import Agent, agent_step, new_agent
@@ -230,3 +230,23 @@ def test_what_is_over_stays_over():
                 assert done.agent is unloading.agent
                 assert not done.answer.ok
     assert closed > 100
+
+
+GARBAGE = (None, -1, 2**63, True, 1.5, "", "\n", "x" * 600, b"x", [], {}, object(), frozenset({1}), ("e1", 1))
+
+
+def test_malformed_input_is_refused_in_every_state_and_names_the_field():
+    states = explored("all of A")[0][::50]
+    refused = 0
+    for item in (*BOXES["all of A"][1], *WRONG, *ASK):
+        for field in fields(type(item)):
+            for value in GARBAGE:
+                bad = evolve(item, **{field.name: value})
+                for agent in states:
+                    done = agent_step(agent, bad)
+                    assert not step_invariants(agent, done)
+                    if isinstance(done.answer, Refused) and done.answer.code == "BAD_INPUT":
+                        refused += 1
+                        assert done.answer.field in (field.name, "lora_name")
+                        assert done.agent is agent
+    assert refused > 10_000
