@@ -119,7 +119,9 @@ def _plain_json(value: Any, where: str, depth: int) -> Any:
         raise InvalidField(where, f"is nested deeper than {_DEEPEST} levels, or contains itself")
     if value is None or type(value) is bool:
         return value
-    if type(value) is int and abs(value) <= LARGEST_INT:
+    if type(value) is int:
+        if abs(value) > LARGEST_INT:
+            raise InvalidField(where, "integers must fit into 64 bits, so that every reader reads the same one")
         return value
     if type(value) is str:
         return _utf8(value, where)
