@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -74,11 +75,12 @@ class StagedEngine:
     unload_timeout_s: float = 600.0
     observe: Observer = _unobserved
     seq: int = 0
-    loaded: dict[str, Resident] = field(factory=dict)  # by lora_name: what this executor loaded, and by which number
+    loaded: dict[str, Resident] = field(factory=dict)  # by lora_name: what was asked of the engine, by which number
     fence: int = 0  # numbers up to here create nothing any more, unless they are under way
     tombstones: set[int] = field(factory=set)
     closed: set[str] = field(factory=set)  # lora_names that are reclaimed: never loaded again
     _operations: dict[str, asyncio.Task[Event | None]] = field(factory=dict)
+    _turns: defaultdict[str, asyncio.Lock] = field(factory=lambda: defaultdict(asyncio.Lock))  # by lora_name
 
     async def carry_out(self, order: Order) -> Event | None:
         """The event that reports the order's result; None where there is nothing to report."""
@@ -102,13 +104,13 @@ class StagedEngine:
             case Unload():
                 return await self._once(f"unload-{order.reclaim_id}", self._unload(order), repeat_unknown=True)
             case UnloadStray():
-                return await self._once(order.operation_key, self._remove_stray(order))
+                return await self._once(order.operation_key, self._remove_stray(order), repeat_unknown=True)
 
     async def _once(
         self, operation: str, work: Coroutine[Any, Any, Event | None], *, repeat_unknown: bool = False
     ) -> Event | None:
         task = self._operations.get(operation)
-        if task is not None and task.done() and repeat_unknown and _is_unknown(task.result()):
+        if task is not None and task.done() and repeat_unknown and _is_open(task):
             task = None
         if task is None:
             task = self._operations[operation] = asyncio.create_task(work, name=f"{self.engine} {operation}")
@@ -197,20 +199,32 @@ class StagedEngine:
 
     async def _load_and_probe(self, order: End | Load) -> str | Unknown | None:
         """None: loaded and probed.  A text: a clean no.  Bytes are verified before the engine is called."""
+        async with self._turns[order.lora_name]:
+            if order.lora_name in self.closed:
+                return "its version is closed"
+            return await self._load_and_probe_now(order)
+
+    async def _load_and_probe_now(self, order: End | Load) -> str | Unknown | None:
         lora_name = order.lora_name
         check = asyncio.to_thread(self.source.check, lora_name, order.digest)
         try:
             folder: Path = await self.observe("verify", lora_name, check)
         except (LoraFsmError, OSError) as error:
             return str(error)
+        # Noted before the call: an unknown load is this number's to remove, whenever it comes true.
+        before = self.loaded.get(lora_name)
+        self.loaded[lora_name] = Resident(order.key, order.digest, order.number)
         loaded: Reply[Any] = await self.observe(
             "load", lora_name, self.port.load(lora_name, folder, timeout_s=self.load_timeout_s)
         )
         if isinstance(loaded, Refused):
+            if before is None:
+                del self.loaded[lora_name]
+            else:
+                self.loaded[lora_name] = before
             return f"load refused: {loaded.message}"
         if isinstance(loaded, Unknown):
             return loaded
-        self.loaded[lora_name] = Resident(order.key, order.digest, order.number)
         probed: Reply[Any] = await self.observe("probe", lora_name, self.port.probe(lora_name, uuid.uuid4().hex))
         if isinstance(probed, Refused):
             return f"probe refused: {probed.message}"
@@ -221,14 +235,17 @@ class StagedEngine:
         for operation in (f"begin-{order.number}", f"end-{order.number}"):
             await self._stored(operation)  # a load that runs is awaited, never overtaken
         unknown = TargetUnknown(number=order.number, engine=self.engine, incarnation=self.incarnation, now=self.clock())
-        resident = self.loaded.get(order.lora_name)
-        if resident is not None and resident.number == order.number and not await self._remove(order.lora_name):
-            return unknown
-        if order.lora_name not in self.loaded:
-            await asyncio.to_thread(self.source.discard, order.lora_name)
-        listed = await self.port.models()
-        if not isinstance(listed, OK) or (order.lora_name in listed.data and order.lora_name not in self.loaded):
-            return unknown
+        async with self._turns[order.lora_name]:
+            resident = self.loaded.get(order.lora_name)
+            if resident is not None and resident.number == order.number and not await self._remove(order.lora_name):
+                return unknown
+            if order.lora_name not in self.loaded:
+                if not await self._absent(order.lora_name):
+                    return unknown
+                try:
+                    await asyncio.to_thread(self.source.discard, order.lora_name)
+                except (LoraFsmError, OSError):
+                    return unknown  # damaged bytes may still lie there
         return Cleaned(
             number=order.number,
             engine=self.engine,
@@ -244,31 +261,45 @@ class StagedEngine:
         unknown = ReclaimUnknown(
             reclaim_id=order.reclaim_id, engine=self.engine, incarnation=self.incarnation, now=self.clock()
         )
-        if order.lora_name in self.loaded and not await self._remove(order.lora_name):
-            return unknown
-        listed = await self.port.models()
-        if not isinstance(listed, OK):
-            return unknown
+        async with self._turns[order.lora_name]:  # a load of it that runs is awaited; no other begins any more
+            # What an executor before this one loaded must go as well; nobody can need a closed version.
+            wanted = order.lora_name in self.loaded or not await self._absent(order.lora_name)
+            if wanted and not await self._remove(order.lora_name):
+                return unknown
         return ConfirmReclaim(
             reclaim_id=order.reclaim_id,
             engine=self.engine,
             incarnation=self.incarnation,
             seq=self._next_seq(),
-            observed_absent=order.lora_name not in listed.data,
+            observed_absent=True,
             now=self.clock(),
         )
 
     async def _remove(self, lora_name: str) -> bool:
-        """Unload, which waits for the engine's own requests; False: not known to be gone."""
+        """Unload, which waits for the engine's own requests; False: not known to be gone.
+
+        A refusal is no failure by itself: the engine takes one unload after another, so a repeat of one whose
+        answer was lost is refused once that one ended.  What the engine lists afterwards decides.
+        """
         reply: Reply[Any] = await self.observe(
             "unload", lora_name, self.port.unload(lora_name, timeout_s=self.unload_timeout_s)
         )
-        if isinstance(reply, OK):
-            self.loaded.pop(lora_name, None)
-        return isinstance(reply, OK)
+        if isinstance(reply, Unknown) or not await self._absent(lora_name):
+            return False
+        self.loaded.pop(lora_name, None)
+        return True
+
+    async def _absent(self, lora_name: str) -> bool:
+        """Whether the engine answers that it does not list the name."""
+        listed = await self.port.models()
+        return isinstance(listed, OK) and lora_name not in listed.data
 
     async def _remove_stray(self, order: UnloadStray) -> None:
-        await self._remove(order.lora_name)  # whether it is gone, the next inventory tells
+        async with self._turns[order.lora_name]:
+            resident = self.loaded.get(order.lora_name)
+            if order.number and resident is not None and resident.number != order.number:
+                return  # a later number loaded it again: not this stray
+            await self._remove(order.lora_name)  # whether it is gone, the next inventory tells
 
     async def _inventory(self) -> EngineUp | None:
         seq = self._next_seq()
@@ -297,5 +328,9 @@ class StagedEngine:
         )
 
 
-def _is_unknown(event: Event | None) -> bool:
+def _is_open(task: asyncio.Task[Event | None]) -> bool:
+    """Whether the operation ended without saying how: a repeat of the order runs it again."""
+    if task.cancelled() or task.exception() is not None:
+        return True
+    event = task.result()
     return event is None or isinstance(event, TargetUnknown | ReclaimUnknown)

@@ -43,7 +43,9 @@ def write_model(folder: Path | str, *, seed: int = 20) -> Path:
     """Write the base model (float32, 512 token ids, context of 4096 tokens) and return its folder."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config = Qwen3Config(
         vocab_size=VOCAB_SIZE,
         hidden_size=_HIDDEN,
