@@ -12,7 +12,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -42,6 +42,7 @@ OWNER = "shard-0"
 LETTERS = ("A", "B", "C", "D")
 _JOURNAL = "journal.sqlite"
 _OURS = ("report.json", "report.html", *(_JOURNAL + end for end in ("", "-wal", "-shm", ".lock")))
+_MARK = ".lorafsm-demo"
 _OUR_FOLDERS = ("model", "store", "hosts", "logs")
 
 
@@ -65,11 +66,23 @@ class Stage:
     started_at: str
 
 
+class RunFailed(RuntimeError):
+    """The run broke off; the engines were stopped, their logs are named."""
+
+    def __init__(self, error: Exception, processes: Iterable[EngineProcess]) -> None:
+        super().__init__(f"{type(error).__name__}: {error}; {_logs(processes)}")
+
+
+def _logs(processes: Iterable[EngineProcess]) -> str:
+    return f"logs of the engines: {', '.join(str(process.log_path) for process in processes)}"
+
+
 def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run the whole story and return the report, which is also written to `out`.
 
-    Raises InvalidField for a bad number of engines or an `out` that holds foreign files, and
-    `lorafsm_sglang.EngineStartError`, which names the log, when an engine does not start.
+    Raises InvalidField for a bad number of engines or an `out` that holds foreign files,
+    `lorafsm_sglang.EngineStartError`, which names the log, when an engine does not start, and RunFailed, which
+    names all logs, when the run could not go on.  Expectations that did not hold are in the report.
     """
     if not 2 <= engines <= MAX_ENGINES:
         raise InvalidField("engines", f"must be 2 to {MAX_ENGINES}: with one engine nothing can be half published")
@@ -95,18 +108,27 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
             engines_.fingerprint(model),
             started_at,
         )
-        return asyncio.run(_run(stage, model, progress))
+        report = asyncio.run(_run(stage, model, progress))
+    except engines_.EngineStartError:
+        raise
+    except Exception as error:
+        raise RunFailed(error, processes.values()) from error
     finally:
-        for process in processes.values():
-            process.stop()
+        engines_.stop_all(processes)
+    if not report["ok"]:
+        progress(f"not every expectation held; {_logs(processes.values())}")
+    return report
 
 
 def _clear(out: Path) -> None:
-    """Remove an earlier run's results; anything else in the folder is somebody's and stays untouched."""
-    out.mkdir(parents=True, exist_ok=True)
-    foreign = sorted(p.name for p in out.iterdir() if p.name not in (*_OURS, *_OUR_FOLDERS))
+    """Remove an earlier run's results; a folder that holds anything else is somebody's and stays untouched."""
+    found = {path.name for path in out.iterdir()} if out.exists() else set()
+    # Names alone prove nothing: somebody's `model` or `logs` is not ours without the mark.
+    foreign = sorted(found - {_MARK, *_OURS, *_OUR_FOLDERS} if _MARK in found else found)
     if foreign:
         raise InvalidField("out", f"{out} holds {foreign[0]}, which no demo wrote; name an empty or a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARK).write_text("written by lorafsm demo, which clears this folder before each run\n")
     for folder in _OUR_FOLDERS:
         shutil.rmtree(out / folder, ignore_errors=True)
     for name in _OURS:
@@ -151,8 +173,7 @@ async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> di
     with Journal.read(stage.out / _JOURNAL) as journal:
         expectations.expect("the journal replays to the same registry", True, journal.recover() == final)
     progress("stopping the engines, reading their logs, comparing answers with the reference")
-    for process in stage.processes.values():
-        process.stop()
+    engines_.stop_all(stage.processes)
     stage.recorder.close()
     report = _report(stage, cast, facts, expectations, reference, version, rows)
     write(report, stage.out)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,20 @@ def launch(names: list[str], model: Path, logs: Path) -> dict[str, EngineProcess
     processes = {
         name: EngineProcess(name, cpu_flags(model), cpu_environment(), logs / f"engine-{name}.log") for name in names
     }
-    for process in processes.values():
-        process.start()
+    try:
+        for process in processes.values():
+            process.start()
+    except BaseException:
+        stop_all(processes)
+        raise
     return processes
+
+
+def stop_all(processes: Mapping[str, EngineProcess]) -> None:
+    """End every engine by pid; one that cannot be ended does not keep the others alive."""
+    with ExitStack() as stack:
+        for process in processes.values():
+            stack.callback(process.stop)
 
 
 async def wait_ready(processes: dict[str, EngineProcess], progress: Callable[[str], None]) -> None:
@@ -137,4 +148,4 @@ def _observer(engine: str, gates: Gates, recorder: Recorder) -> Callable[[str, s
     return observe
 
 
-__all__ = ["EngineStartError", "Fleet", "Gates", "beside", "fingerprint", "launch", "wait_ready"]
+__all__ = ["EngineStartError", "Fleet", "Gates", "beside", "fingerprint", "launch", "stop_all", "wait_ready"]
