@@ -25,7 +25,7 @@ VERSIONS = tuple(VersionKey(EPOCH, number) for number in range(1, 100))
 ENGINES = ("E0", "E1", "E2")
 OWNERS = ("o1", "o2", "o3")
 SESSIONS = 5
-STRANGER = f"relax_policy_lora@{'e0'}-4-0123456789ab"
+STRANGER = "relax_policy_lora@e0-4-0123456789ab"
 KINDS: Mapping[str, type[Any]] = {event.name: event for event in EVENTS}
 
 
@@ -73,7 +73,7 @@ def wrong_values(r: Registry, fresh: int) -> Mapping[str, Sequence[Any]]:
         "session": [*sessions(r), SessionKey(EPOCH, "o9", 0), SessionKey("e2", "o1", 0)],
         "reclaim_id": [*sorted(r.reclaims), "r-nobodys"],
         "observed_absent": [True, False],
-        "residents": [frozenset(), *(residents(r, e) | strangers(r) for e in r.engines.values())],
+        "residents": [frozenset(), *(residents(r, e) | strangers(r) for e in members(r))],
         "foreign": [frozenset({STRANGER}), frozenset({"somebody-elses"})],
         "now": [0, r.now // 2, r.now + 100_000],
         "tensors": [0, 7],
@@ -91,7 +91,7 @@ def field_names(event: Any) -> list[str]:
 
 def sessions(r: Registry) -> list[SessionKey]:
     """Keys that are used in these runs: few, so that they meet again."""
-    return [SessionKey(EPOCH, owner, sequence) for owner in r.owners for sequence in range(SESSIONS)]
+    return [SessionKey(EPOCH, owner, sequence) for owner in sorted(r.owners) for sequence in range(SESSIONS)]
 
 
 def residents(r: Registry, engine: Engine) -> frozenset[Resident]:
