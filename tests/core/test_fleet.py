@@ -277,7 +277,6 @@ def test_nothing_is_adopted_by_name_alone():
     assert (w.engine("E1"), w.routable("A")) == ("REPAIRING", {"E0"})
 
 
-@pytest.mark.xfail(reason="an attempt's number counts on an engine that it was never ordered on")
 def test_what_a_new_process_lists_under_an_old_number_is_a_stray():
     w = World().boot("A")
     w.restart("E1", holds=[w.resident("A")])  # no order of number 1 was ever addressed to this process
@@ -285,7 +284,6 @@ def test_what_a_new_process_lists_under_an_old_number_is_a_stray():
     assert w.order_repair("A", "E1") == "NOT_ABSENT"
 
 
-@pytest.mark.xfail(reason="an attempt's number counts on an engine that it was never ordered on")
 def test_what_a_joining_engine_lists_is_a_stray():
     w = World().boot("A")
     w.join("E2", holds=[w.resident("A")])
@@ -293,7 +291,6 @@ def test_what_a_joining_engine_lists_is_a_stray():
     assert w.strays("E2") == {w.r.versions[w.key("A")].lora_name}
 
 
-@pytest.mark.xfail(reason="a share that is CLEANED still explains a resident")
 def test_a_leftover_of_an_aborted_attempt_on_an_engine_that_is_clean_is_a_stray():
     w = World().boot("A")
     w.make_ready("B")

@@ -57,7 +57,11 @@ entries = st.builds(
     shas,
 )
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
@@ -199,16 +203,12 @@ def test_a_malformed_tensor_is_refused_by_name(changes: dict, field: str):
     assert caught.value.field.startswith(field)
 
 
-@pytest.mark.xfail(reason="entries are sorted and looked up before their types are checked")
 @pytest.mark.parametrize(
     "changes", [{"name": 7}, {"name": None}, {"dtype": ["float32"]}, {"shape": [2, 3]}, {"shape": 7}]
 )
 def test_foreign_types_in_a_tensor_are_refused_too(changes: dict):
     with pytest.raises(InvalidField):
         make_manifest([entry(**changes), entry("b")], {})
-
-
-NO_MAPPING = pytest.mark.xfail(reason="a config that is no mapping passes")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,10 @@ NO_MAPPING = pytest.mark.xfail(reason="a config that is no mapping passes")
         ({"a": 1 + 2j}, "config.a"),
         ({1: "a"}, "config"),
         ({"a": {None: 1}}, "config.a"),
-        *(pytest.param(c, "config", marks=NO_MAPPING) for c in ([1], None, "text")),
+        ([1], "config"),
+        (None, "config"),
+        ("text", "config"),
+        ({"a": 2**63}, "config.a"),
     ],
 )
 def test_a_config_without_a_canonical_form_is_refused_by_path(config: Any, field: str):
@@ -232,7 +235,6 @@ def test_a_config_without_a_canonical_form_is_refused_by_path(config: Any, field
     assert caught.value.field == field
 
 
-@pytest.mark.xfail(reason="a lone surrogate passes, and the digest raises UnicodeEncodeError")
 def test_text_that_no_utf8_can_carry_is_refused():
     with pytest.raises(InvalidField) as caught:
         make_manifest([entry()], {"a": "\ud800"})

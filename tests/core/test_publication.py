@@ -471,7 +471,6 @@ def test_a_dead_incarnation_dooms_the_attempt(end: str):
     assert w.version("B") == "FAILED_CLEAN"
 
 
-@pytest.mark.xfail(reason="the frozen incarnation is overwritten while the attempt is open")
 def test_a_new_incarnation_that_lists_the_candidate_dooms_the_attempt_all_the_same():
     w = World().boot("A")
     w.make_ready("B")

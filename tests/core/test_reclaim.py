@@ -310,7 +310,6 @@ def test_a_new_incarnation_that_lists_the_version_gets_the_order_again_under_the
     assert w.version("A") == "RECLAIMED"
 
 
-@pytest.mark.xfail(reason="a RECLAIMING version is expected on an engine that has unloaded it")
 def test_a_version_that_an_engine_lists_after_its_receipt_is_a_stray():
     w = claimed()
     w.unloaded("E0", "r1")
@@ -319,7 +318,6 @@ def test_a_version_that_an_engine_lists_after_its_receipt_is_a_stray():
     assert w.strays("E0") == {w.r.versions[w.key("A")].lora_name}
 
 
-@pytest.mark.xfail(reason="a RECLAIMING version is expected on an engine that is done with it")
 @pytest.mark.parametrize("back", ["restart", "join"])
 def test_a_successor_of_a_dead_engine_that_lists_the_version_holds_a_stray(back: str):
     w = claimed()

@@ -133,7 +133,6 @@ def test_a_retired_version_is_repaired_while_sessions_hold_it():
     assert w.engine("E1") == "UP"
 
 
-@pytest.mark.xfail(reason="the last close does not settle the engine's serving state")
 def test_an_engine_that_lacks_nothing_any_more_is_up():
     w = World().boot("A")
     w.bind_first("s")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lorafsm.outcomes import RolledBack
 from tests.core.story import World
 
@@ -99,7 +97,6 @@ def test_the_version_that_was_replaced_can_be_reclaimed_or_rolled_forward_to():
     assert (w.used, w.default) == (1, "A")
 
 
-@pytest.mark.xfail(reason="a rollback does not settle the engines' serving state")
 def test_an_engine_that_lacks_only_the_replaced_version_is_up_again():
     w = two()
     w.engine_up("E1", holds=[w.resident("A")])

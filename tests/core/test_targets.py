@@ -507,7 +507,6 @@ def test_silence_takes_no_proof_back():
     assert w.r is registry
 
 
-@pytest.mark.xfail(reason="an answer's seq is not compared with the target's")
 def test_an_old_answer_moves_nothing_out_of_unknown():
     w = World().boot("A")
     w.reserve("B", buckets=1)
@@ -519,7 +518,6 @@ def test_an_old_answer_moves_nothing_out_of_unknown():
     assert w.target("B", "E0") == "UNKNOWN"
 
 
-@pytest.mark.xfail(reason="an answer's seq is not compared with the target's")
 @pytest.mark.parametrize("verb", ["ready", "cleaned"])
 def test_an_answer_older_than_one_about_the_same_target_is_stale(verb: str):
     w = World().boot("A")
