@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lorafsm.engine.actions import Action, CountRequests, PhysicalUnload, PostReceive, StartLoad, TakeListing
+from lorafsm.engine.actions import (
+    AbortCommunicator,
+    Action,
+    CountRequests,
+    DropStash,
+    PhysicalUnload,
+    PostReceive,
+    StartLoad,
+    TakeListing,
+)
 from lorafsm.engine.answers import AgentStep
 from lorafsm.engine.lifecycle import RUNNING, AdapterState, WorkState
 from lorafsm.engine.records import Agent, Work, adapter_of, used_slots
@@ -105,6 +114,8 @@ def action_invariants(actions: Iterable[Action]) -> tuple[str, ...]:
                 asked["load", action.number] += 1
             case PostReceive():
                 asked["collective", action.number, action.bucket] += 1
+            case DropStash() | AbortCommunicator():
+                asked[type(action).__name__, action.number] += 1
             case PhysicalUnload(number=0) | CountRequests() | TakeListing():
                 continue
             case PhysicalUnload():

@@ -107,6 +107,14 @@ def test_a_bucket_that_fails_ends_the_attempt_here():
     assert [e.receive(1, 0), e.arm(1, 0), e.end(1, "A"), e.begin(1, "A", buckets=2)] == ["Failed"] * 4
     assert e.do_all() == ("DropStash",)
     assert e.cleanup(1, "A") == "Cleaned"
+    assert e.todo == []  # the stash is gone already
+
+
+def test_cleanup_of_a_prepared_attempt_drops_its_stash():
+    e = Desk()
+    e.begin(1, "A", buckets=1)
+    assert e.cleanup(1, "A") == "Cleaned"
+    assert e.todo == [actions.DropStash(1)]
 
 
 def test_cleanup_while_a_receive_is_posted_aborts_the_communicator():
@@ -326,6 +334,47 @@ def test_s52_managed_version_evicted_by_someone_else():
     assert e.load(2, "B") == "Ready"
     assert e.refs("B") == 0
     assert e.end(1, "B") == "STALE_ATTEMPT"
+
+
+def test_unload_removes_what_somebody_else_put_under_the_name():
+    e = Desk()
+    e.listed(name_of("A"))
+    assert e.begin(1, "A") == "NOT_ABSENT"
+    assert e.unload("A") == "Pending"
+    e.do_all()
+    assert e.unload("A") == "Unloaded"
+    assert e.held() == ()
+
+
+def test_a_stranger_that_comes_after_begin_stops_the_load():
+    e = Desk()
+    e.begin(1, "A")
+    e.listed(name_of("A"))
+    assert e.end(1, "A") == "NOT_ABSENT"
+    assert e.unload_stray("A", 0) == "Pending"
+    e.do_all()
+    assert e.end(1, "A") == "Pending"
+
+
+def test_a_stray_order_makes_its_number_over():
+    e = Desk()
+    assert e.arm(7, 0) == "OUT_OF_ORDER"
+    assert e.unload_stray("A", 7) == "StrayGone"
+    assert [e.arm(7, 0), e.load(7, "A"), e.begin(7, "A")] == ["STALE_ATTEMPT"] * 3
+    assert e.status(7) == "Cleaned"
+
+
+def test_a_closed_key_needs_no_seals():
+    e = Desk()
+    e.boot("A", 1)
+    e.boot("B", 2)
+    e.settle("r1", "A")
+    e.settle("r2", "B")
+    e.unload("A")
+    assert dict(e.agent.sealed) == {"r2": key_of("B")}
+    assert e.settle("r3", "A") == "ABSENT"
+    assert dict(e.agent.sealed) == {"r2": key_of("B")}
+    assert e.acquire("r1", "A") == "VERSION_CLOSED"
 
 
 def test_a_listing_older_than_the_last_fact_is_refused():
