@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lorafsm.errors import LoraFsmError
 from lorafsm.events import (
@@ -92,7 +92,7 @@ class StagedEngine:
             case TakeInventory():
                 return await self._inventory()
             case AskStatus():
-                return await self._stored(f"end-{order.number}") or await self._stored(f"begin-{order.number}")
+                return await self._status(order.number)
             case Begin():
                 return await self._once(f"begin-{order.number}", self._begin(order))
             case End():
@@ -121,6 +121,11 @@ class StagedEngine:
     async def _stored(self, operation: str) -> Event | None:
         task = self._operations.get(operation)
         return await asyncio.shield(task) if task is not None else None
+
+    async def _status(self, number: int) -> Event | None:
+        """What is stored of an attempt; that begin was accepted is still so, hence said with a fresh seq."""
+        event = await self._stored(f"end-{number}") or await self._stored(f"begin-{number}")
+        return evolve(event, seq=self._next_seq(), now=self.clock()) if isinstance(event, Prepared) else event
 
     def _next_seq(self) -> int:
         self.seq += 1
@@ -237,11 +242,11 @@ class StagedEngine:
         unknown = TargetUnknown(number=order.number, engine=self.engine, incarnation=self.incarnation, now=self.clock())
         async with self._turns[order.lora_name]:
             resident = self.loaded.get(order.lora_name)
+            if resident is None and not await self._absent(order.lora_name):
+                return unknown
             if resident is not None and resident.number == order.number and not await self._remove(order.lora_name):
                 return unknown
             if order.lora_name not in self.loaded:
-                if not await self._absent(order.lora_name):
-                    return unknown
                 try:
                     await asyncio.to_thread(self.source.discard, order.lora_name)
                 except (LoraFsmError, OSError):
