@@ -50,6 +50,7 @@ class World:
         self.said: Outcome | None = None
         self.effects: tuple[Effect, ...] = ()
         self.log: list[tuple[Any, Outcome]] = []
+        self.checked = True  # a very long story may look at the invariants now and then only
         self.now = 0
         self.seq = 0
         self.incarnations: dict[str, int] = {}
@@ -73,8 +74,9 @@ class World:
             assert done.registry is before, f"{event} was refused and changed the registry"
             assert done.effects == (), f"{event} was refused and has effects"
             assert done.outcome.reason
-        assert check(self.r) == ()
-        assert check_change(before, event, self.r) == ()
+        if self.checked:
+            assert check(self.r) == ()
+            assert check_change(before, event, self.r) == ()
         return done.outcome.code
 
     def wait(self, ms: int) -> None:
