@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from lorafsm.dispatch import records as guard
+from lorafsm.dispatch.records import new_guard
+from lorafsm.dispatch.step import dispatch_step, may_dispatch
 from tests.core.story import World
 
 
@@ -139,3 +142,28 @@ def test_S34_fixed_retention_window_is_not_enough():
     assert w.used == 4
     assert w.reserve("v6") == "CAPACITY_ERROR"
     assert (w.may_dispatch("s"), w.routable("v1")) == ("v1", {"E0", "E1"})
+
+
+def test_S35_unknown_admission():
+    w = World().boot("A")
+    w.bind_first("s")
+    s, binding = w.session_key("s"), w.said
+    g = new_guard(w.r.epoch, "o1", margin=0)
+    for event in (
+        guard.LeaseRenewed(sent=0, lease=30_000),
+        guard.Opened(session=s),
+        guard.Bound(session=s, binding=binding),
+        guard.StartAttempt(session=s, rid="r1", attempt=1, now=1),
+        guard.AdmissionUnknown(session=s, rid="r1"),  # generate(A) timed out
+    ):
+        done = dispatch_step(g, event)
+        assert done.outcome.ok
+        g = done.guard
+    assert may_dispatch(g, s, 2).code == "RETRY_UNSAFE"
+    again = guard.StartAttempt(session=s, rid="r2", attempt=2, now=2)
+    assert dispatch_step(g, again).outcome.code == "RETRY_UNSAFE"
+    running = dispatch_step(g, guard.Settled(session=s, rid="r1", verdict=guard.Verdict.RUNNING)).guard
+    assert not dispatch_step(running, again).outcome.ok  # one backend attempt at a time
+    for verdict in (guard.Verdict.ABSENT, guard.Verdict.TERMINAL):
+        settled = dispatch_step(g, guard.Settled(session=s, rid="r1", verdict=verdict)).guard
+        assert dispatch_step(settled, again).outcome == binding
