@@ -13,9 +13,9 @@ from lorafsm.identity import fault_in_lora_name, parse_lora_name
 
 
 def serves(a: Agent, adapter: Adapter) -> bool:
-    """Whether requests of this adapter are admitted: proved, and not being removed."""
+    """Whether requests of this adapter are admitted: proved, and not being removed (a removal ends the work first)."""
     work = a.works.get(adapter.number)
-    return adapter.state is AdapterState.PRESENT and work is not None and work.state is WorkState.READY
+    return work is not None and work.state is WorkState.READY
 
 
 def acquire(a: Agent, e: Acquire) -> AgentStep:
