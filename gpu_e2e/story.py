@@ -26,7 +26,9 @@ from lorafsm.registry.view import may_dispatch
 from lorafsm_sglang import OK
 from lorafsm_torch import ArtifactStore, Snapshot
 
-LONG = 1400  # tokens of an answer that outlives a publication or a claim: several seconds here
+LONG = 1400  # tokens of an answer that outlives a publication: several seconds on two cores
+LONGEST = 3600  # what the context of the tiny model holds
+DRAIN_S = 3.5  # for so long at least should an answer run on after the claim, on a faster machine as well
 SHORT = 8
 PROMPT_TOKENS = 32
 
@@ -53,6 +55,7 @@ class Story:
     say: Callable[[str], None]
     people: dict[str, Conversation] = field(factory=dict)
     tokens: dict[str, str] = field(factory=dict)
+    seconds_per_token: float = 0.0  # of S_old's long answer
 
     # -- small words ----------------------------------------------------------------------------------
 
@@ -179,6 +182,7 @@ class Story:
     def _long_answer_spans(self, long: Answer | Refusal, start: float, end: float) -> None:
         """S_old's long answer ran from before the reserve to after the commit."""
         spans = isinstance(long, Answer) and long.start < start and long.end > end
+        self.seconds_per_token = (long.end - long.start) / LONG if isinstance(long, Answer) else 0.0
         self.expect.expect("S_old generated through the whole publication of B", True, spans)
 
     def _cold_then_warm(self, old: str, new: str) -> None:
@@ -203,7 +207,8 @@ class Story:
     async def reclaim_a(self) -> None:
         """A's sessions close, one of its requests still runs; unload waits for exactly that one (RFC 5.1)."""
         last = self.people["S_a1"]
-        running = asyncio.create_task(last.turn(LONG))
+        tokens = max(LONG, min(LONGEST, round(DRAIN_S / (self.seconds_per_token or 1.0))))
+        running = asyncio.create_task(last.turn(tokens))
         lora_name = self.driver.host.registry.versions[self.key("A")].lora_name
         port = self.fleet.ports[last.engine]
         await until(lambda: port.in_flight(lora_name) > 0)
