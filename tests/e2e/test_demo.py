@@ -1,0 +1,218 @@
+"""The main job through its command, once a session, on two real engines: what it must show, what it must not leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from attrs import field, frozen
+
+psutil = pytest.importorskip("psutil", reason="not installed: psutil (`make test` installs it)")
+pytest.importorskip("jinja2", reason="not installed: jinja2 (`make test` installs it)")
+
+from gpu_e2e.report import SCHEMA  # noqa: E402
+from lorafsm.invariants import check  # noqa: E402
+from lorafsm_cli import demo  # noqa: E402
+from lorafsm_journal import Journal  # noqa: E402
+from lorafsm_sglang import control_calls  # noqa: E402
+
+pytestmark = [pytest.mark.engines, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 280
+
+
+@frozen
+class Run:
+    """One run of the command: its exit status, what it printed, what it wrote, and the processes that it started."""
+
+    out: Path
+    status: int
+    stdout: str
+    stderr: str
+    started: tuple[psutil.Process, ...]
+    report: dict[str, Any] = field(factory=dict)
+
+
+def watched(command: list[str], out: Path, scratch: Path) -> Run:
+    """Run a command and note every process below it while it runs."""
+    seen: dict[tuple[int, float], psutil.Process] = {}
+    stdout, stderr = scratch / "stdout", scratch / "stderr"
+    with stdout.open("wb") as to_out, stderr.open("wb") as to_err:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err)
+        top = psutil.Process(process.pid)
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                for child in top.children(recursive=True):
+                    seen.setdefault((child.pid, child.create_time()), child)
+            except psutil.NoSuchProcess:
+                pass
+            try:
+                status = process.wait(0.5)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > end:
+                    process.terminate()
+                    pytest.fail(f"still running after {DEADLINE_S} s: {stderr.read_text()[-2000:]}")
+    report = json.loads((out / "report.json").read_text()) if (out / "report.json").is_file() else {}
+    return Run(out, status, stdout.read_text(), stderr.read_text(), tuple(seen.values()), report)
+
+
+def left(run: Run) -> list[str]:
+    """Processes of a run that are still there."""
+    return [str(p) for p in run.started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _everything_is_installed() -> None:
+    if missing := demo.missing():
+        pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
+
+
+@pytest.fixture(scope="session")
+def run(_everything_is_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """`lorafsm demo --json`, once."""
+    scratch = tmp_path_factory.mktemp("demo")
+    out = scratch / "out"
+    program = "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
+    return watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json"], out, scratch)
+
+
+def test_it_exits_with_0_and_prints_its_report(run: Run):
+    assert run.status == 0, run.stderr
+    assert json.loads(run.stdout) == run.report
+    assert run.report["ok"] is True
+    assert [row["name"] for row in run.report["expectations"] if not row["ok"]] == []
+    assert len(run.report["expectations"]) > 30
+
+
+def test_the_report_follows_its_schema(run: Run):
+    jsonschema.validate(run.report, SCHEMA)
+
+
+def test_sessions_keep_the_version_they_were_bound_to(run: Run):
+    """S_mid was bound while only E0 was READY(B): it must get A; S_new came after the commit (RFC 3.4)."""
+    sessions = run.report["sessions"]
+    assert (sessions["S_old"], sessions["S_mid"], sessions["S_new"]) == ("A", "A", "B")
+    assert len(sessions) >= 12
+    served = {(row["session"], row["version"]) for row in run.report["kv"]}
+    assert dict(served) == sessions
+    assert len(served) == len(sessions), "a session was served by two versions"
+    assert set(sessions.values()) == {"A", "B", "C"}
+
+
+def test_nothing_failed_and_nothing_was_paused(run: Run):
+    report = run.report
+    assert (report["request_failures"], report["pause_calls"], report["max_managed_versions"]) == (0, 0, 2)
+    assert report["requests"] == len(report["kv"]) >= 60
+    for engine in report["engines"]:
+        counts = control_calls(run.out / engine["log"])
+        stops = ("pause_generation", "continue_generation", "flush_cache", "abort_request")
+        assert {name: counts[name] for name in stops} == dict.fromkeys(stops, 0)
+        assert counts["generate"] > 10, "a log that shows no request shows no pause either"
+
+
+def test_a_reclaim_waited_for_the_request_in_flight(run: Run):
+    reclaim = run.report["reclaim"]
+    assert reclaim["drain_s"] >= 2
+    assert reclaim["in_flight_at_claim"] >= 1
+    assert reclaim["unloads"] == {"E0": 1, "E1": 1}
+
+
+def test_what_had_to_be_refused_was_refused(run: Run):
+    refused = [(row["event"], row["code"]) for row in run.report["refusals"]]
+    assert ("bind_first(S_early)", "NO_PUBLISHED_VERSION") in refused
+    assert ("commit", "NOT_READY") in refused
+    assert refused.count(("reserve", "CAPACITY_ERROR")) == 2
+
+
+def test_a_broken_version_left_nothing_behind(run: Run):
+    [d] = [version for version in run.report["versions"] if version["name"] == "D"]
+    assert [span["state"] for span in d["spans"]] == ["LOADING", "ABORTED", "FAILED_CLEAN"]
+    done = [(row["phase"], row["engine"]) for row in run.report["phases"] if row["version"] == "D"]
+    assert ("probe", "E0") in done
+    assert ("unload", "E0") in done
+    assert ("load", "E1") not in done, "a truncated copy reached the engine"
+
+
+def test_versions_differ_and_answers_agree_with_the_reference(run: Run):
+    tolerance = run.report["separation"]["tolerance"]
+    pairs = {frozenset((pair["a"], pair["b"])): pair["delta"] for pair in run.report["separation"]["pairs"]}
+    for a, b in ("AB", "AC", "BC", ("A", "base"), ("B", "base"), ("C", "base")):
+        assert pairs[frozenset((a, b))] >= 10 * tolerance
+    assert set(run.report["errors"]) == {"A", "B", "C"}
+    assert max(run.report["errors"].values()) <= tolerance
+
+
+def test_the_journal_recovers(run: Run):
+    with Journal.read(run.out / "journal.sqlite") as journal:
+        registry, rows = journal.recover(), len(journal)
+    assert rows == run.report["journal_events"]
+    assert check(registry) == ()
+    assert {key.version_id: str(version.state) for key, version in registry.versions.items()} == {
+        1: "RECLAIMED",
+        2: "RECLAIMED",
+        3: "PUBLISHED",
+        4: "FAILED_CLEAN",
+    }
+
+
+class Page(HTMLParser):
+    """What a page asks a browser to fetch or to run."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.wants: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.wants += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "data", "action")
+        ]
+
+
+def test_the_page_needs_nothing_from_elsewhere(run: Run):
+    html = (run.out / "report.html").read_text()
+    page = Page(html)
+    assert {"svg", "table"} <= page.tags
+    assert page.tags.isdisjoint({"script", "link", "iframe", "object", "embed"})
+    assert [target for target in page.wants if not target.startswith(("#", "data:"))] == []
+    assert "@import" not in html
+    assert "url(http" not in html
+    for name in ("S_old", "S_mid", "S_new", "FAILED_CLEAN"):
+        assert name in html
+
+
+def test_no_engine_is_left(run: Run):
+    names = {engine["name"] for engine in run.report["engines"]}
+    assert len(run.started) >= 2 * len(names), "each engine is a server and a scheduler at least"
+    assert left(run) == []
+
+
+def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path: Path):
+    """A flag that no engine knows: one line that names the log, exit status 1, no process left."""
+    program = (
+        "import gpu_e2e.fleet as fleet; known = fleet.cpu_flags;"
+        "fleet.cpu_flags = lambda model: (*known(model), '--no-such-flag');"
+        "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
+    )
+    out = tmp_path / "out"
+    failed = watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json", "--quiet"], out, tmp_path)
+    assert (failed.status, failed.stdout) == (1, "")
+    last = failed.stderr.strip().splitlines()[-1]
+    assert last.startswith("lorafsm: EngineStartError")
+    assert str(out / "logs" / "engine-E") in last
+    assert "--no-such-flag" in last
+    assert failed.report == {}
+    assert failed.started
+    assert left(failed) == []
