@@ -250,7 +250,6 @@ ENGINE: Mapping[EngineState | None, Mapping[str, tuple[EngineState, ...]]] = {
     EngineState.UP: {
         "engine_up": (EngineState.REPAIRING,),
         "commit": (EngineState.REPAIRING,),
-        "repair_failed": (EngineState.QUARANTINED,),
         **_ALIVE,
     },
     EngineState.LOST: {

@@ -7,7 +7,7 @@ decide, a token (its own, or one that a takeover made its own).  Cleanup of an a
 from __future__ import annotations
 
 from lorafsm.events import Abort, Commit
-from lorafsm.lifecycle import AttemptState, TargetState
+from lorafsm.lifecycle import AttemptState, EngineState, TargetState
 from lorafsm.orders import AskStatus, Begin, Cleanup, End, Order, SendBucket
 from lorafsm.records import Attempt, Registry, Target
 from lorafsm.registry.view import doomed_targets, unready_targets
@@ -44,6 +44,9 @@ def reason_to_abort(r: Registry, attempt: Attempt, now: int) -> str | None:
     failed = [f"{t.engine}: {t.detail}" for t in _targets(attempt) if t.state is TargetState.FAILED]
     if failed:
         return f"TARGET_FAILED: {'; '.join(failed)}"[:512]
+    quarantined = [t.engine for t in _targets(attempt) if r.engines[t.engine].state is EngineState.QUARANTINED]
+    if quarantined:
+        return f"QUARANTINED: {', '.join(quarantined)}"
     if attempt.taken_over and unready_targets(r, attempt):
         return "TAKEN_OVER: not every target is READY"
     if now >= attempt.driver_until:

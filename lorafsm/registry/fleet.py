@@ -144,13 +144,13 @@ def engine_remove(r: Registry, e: EngineRemove, now: int) -> Step:
 def quarantine(r: Registry, e: Quarantine, now: int) -> Step:
     """The member broke a promise: it serves nothing until a new incarnation is up (rules 13, 15)."""
     known = r.engines.get(e.engine)
-    if known is None or known.state in (EngineState.REMOVED, EngineState.DEAD):
-        return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no live member", field="engine")
+    if known is None or known.state is EngineState.REMOVED:
+        return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
     if e.incarnation != known.incarnation:
         return refuse(
             r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
         )
-    if known.state is EngineState.QUARANTINED:
+    if known.state in (EngineState.QUARANTINED, EngineState.DEAD):
         return Step(r, Done())
     return Step(
         with_quarantine(r, known, e.reason, now), Done(), (*_WAKE_ALL, Alarm("QUARANTINED", f"{e.engine}: {e.reason}"))

@@ -26,7 +26,7 @@ def prepared(r: Registry, e: Prepared, now: int) -> Step:
         return Step(r, found)
     attempt, target = found
     if e.seq <= target.seq:
-        return _old_answer(r, e, target)
+        return _old_answer(r, e, target, implied=target.state not in _NO_MORE_PROGRESS)
     if target.state is TargetState.RESERVED or (target.state is TargetState.UNKNOWN and not target.buckets_done):
         return _advance(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq), now)
     return _already_or_out_of_order(r, target)
@@ -39,7 +39,7 @@ def bucket_done(r: Registry, e: BucketDone, now: int) -> Step:
         return Step(r, found)
     attempt, target = found
     if e.seq <= target.seq:
-        return _old_answer(r, e, target)
+        return _old_answer(r, e, target, implied=e.bucket < target.buckets_done)
     if target.state in _NO_MORE_PROGRESS or e.bucket < target.buckets_done:
         return _already_or_out_of_order(r, target)
     started = target.state in (TargetState.PREPARED, TargetState.RECEIVING, TargetState.UNKNOWN)
@@ -64,7 +64,7 @@ def ready(r: Registry, e: Ready, now: int) -> Step:
     if mismatch := ready_mismatch(r, e, resident):
         return refuse(r, Code.READY_MISMATCH, mismatch, engines=(e.engine,))
     if e.seq <= target.seq:
-        return _old_answer(r, e, target)
+        return _old_answer(r, e, target, implied=target.state is TargetState.READY)
     if target.state is TargetState.READY or target.state in _NO_MORE_PROGRESS:
         return _already_or_out_of_order(r, target)
     buckets = attempt.plan.buckets
@@ -92,7 +92,7 @@ def target_failed(r: Registry, e: TargetFailed, now: int) -> Step:
         return Step(r, found)
     attempt, target = found
     if e.seq <= target.seq:
-        return _old_answer(r, e, target)
+        return _old_answer(r, e, target, implied=target.state is TargetState.FAILED)
     if target.state is TargetState.FAILED:
         return Step(r, Done())
     failed = evolve(target, state=TargetState.FAILED, seq=e.seq, detail=e.reason)
@@ -173,9 +173,9 @@ def _open_target(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed) -
     return attempt, target
 
 
-def _old_answer(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed, target: Target) -> Step:
-    """The same answer again changes nothing; one older than what is known is stale (I12)."""
-    if e.seq == target.seq:
+def _old_answer(r: Registry, e: Prepared | BucketDone | Ready | TargetFailed, target: Target, *, implied: bool) -> Step:
+    """The same answer again changes nothing; one older than what is known, or another, is stale (I12)."""
+    if e.seq == target.seq and implied:
         return Step(r, Done())
     return refuse(r, Code.STALE_SEQ, f"{e.engine} answered seq {target.seq} already", field="seq")
 

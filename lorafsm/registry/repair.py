@@ -6,7 +6,7 @@ from attrs import evolve
 
 from lorafsm.effects import Alarm, Wake
 from lorafsm.events import OrderRepair, RepairFailed, RepairReady
-from lorafsm.lifecycle import ALIVE, SERVES, EngineState, RepairState
+from lorafsm.lifecycle import ALIVE, EngineState, RepairState, VersionState
 from lorafsm.outcomes import Code, Done, RepairOrdered
 from lorafsm.records import Registry, Repair, Resident
 from lorafsm.registry.answer import Step, refuse
@@ -30,7 +30,7 @@ def order_repair(r: Registry, e: OrderRepair, now: int) -> Step:
     if engine.state not in ALIVE:
         return refuse(r, Code.TARGET_UNAVAILABLE, f"{e.engine} is {engine.state}", engines=(e.engine,))
     if not is_needed(version) or e.key in engine.residents:
-        gone = version.state not in SERVES
+        gone = version.state in (VersionState.RECLAIMING, VersionState.RECLAIMED)
         return refuse(
             r, Code.VERSION_GONE if gone else Code.NOT_NEEDED, f"{e.engine} does not need {e.key} ({version.state})"
         )
@@ -77,8 +77,9 @@ def repair_failed(r: Registry, e: RepairFailed, now: int) -> Step:
     if not isinstance(found, Repair):
         return found
     engine = seen(r.engines[e.engine], e.seq)
-    failures = engine.repair_failures + 1
-    wait = r.config.repair_backoff * 2 ** (failures - 1)
+    # A repair that nobody needs any more says nothing about the engine.
+    failures = engine.repair_failures + is_needed(r.versions[found.key])
+    wait = r.config.repair_backoff * 2 ** max(0, failures - 1)
     failed = evolve(engine, repairs=engine.repairs.delete(found.key), repair_failures=failures, retry_at=now + wait)
     after = evolve(
         r,

@@ -107,15 +107,18 @@ def recovered(r: Registry, e: Recovered, now: int) -> Step:
     """After a recovery nobody is late: every lease runs anew from `now` (protocol section 1)."""
     owners = r.owners
     for name, owner in sorted(r.owners.items()):
-        if owner.state is OwnerState.LIVE:
-            owners = owners.set(name, evolve(owner, lease_until=max(owner.lease_until, now + r.config.owner_lease)))
+        until = max(owner.lease_until, now + r.config.owner_lease)
+        if owner.state is OwnerState.LIVE and until != owner.lease_until:
+            owners = owners.set(name, evolve(owner, lease_until=until))
     attempts = r.attempts
     if r.unresolved:
         attempt = attempts[r.unresolved]
         until = max(attempt.driver_until, now + r.config.driver_lease)
-        attempts = attempts.set(r.unresolved, evolve(attempt, driver_until=until))
+        if until != attempt.driver_until:
+            attempts = attempts.set(r.unresolved, evolve(attempt, driver_until=until))
     wakes: tuple[Effect, ...] = (Wake("publisher"), Wake("reclaimer"), Wake("repairer"))
-    return Step(evolve(r, owners=owners, attempts=attempts), Done(), wakes)
+    changed = owners is not r.owners or attempts is not r.attempts
+    return Step(evolve(r, owners=owners, attempts=attempts) if changed else r, Done(), wakes)
 
 
 def open_session(r: Registry, e: Open, now: int) -> Step:
@@ -218,13 +221,13 @@ def _late(owner: Owner | None, key: SessionKey) -> Refusal | None:
     """Why an open or a bind comes too late, or too early; None: it may go on."""
     if owner is None:
         return Refusal(Code.UNKNOWN_OWNER, f"owner {key.owner} never registered", field="session")
+    live = owner.sessions.get(key.sequence)
+    if live is None and not is_unseen(owner, key.sequence):
+        return Refusal(Code.SESSION_CLOSED, f"session {key} is CLOSED; a reopened label takes a new sequence")
     if owner.state is not OwnerState.LIVE:
         return Refusal(Code.SESSION_EXPIRED, f"owner {key.owner} is {owner.state}; its sessions are not revived")
-    live = owner.sessions.get(key.sequence)
     if live is None:
-        if is_unseen(owner, key.sequence):
-            return None
-        return Refusal(Code.SESSION_CLOSED, f"session {key} is CLOSED; a reopened label takes a new sequence")
+        return None
     if live.state is SessionState.FINALIZING:
         return Refusal(Code.SESSION_CLOSED, f"session {key} is FINALIZING; a reopened label takes a new sequence")
     return None
