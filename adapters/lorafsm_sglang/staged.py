@@ -302,7 +302,7 @@ class StagedEngine:
     async def _remove_stray(self, order: UnloadStray) -> None:
         async with self._turns[order.lora_name]:
             resident = self.loaded.get(order.lora_name)
-            if order.number and resident is not None and resident.number != order.number:
+            if resident is not None and resident.number != order.number:
                 return  # a later number loaded it again: not this stray
             await self._remove(order.lora_name)  # whether it is gone, the next inventory tells
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,14 @@ class Copies:
     names: set[str] = field(factory=set)
     missing: set[str] = field(factory=set)
     damaged: set[str] = field(factory=set)
+    fetching: threading.Event = field(factory=threading.Event)
+    slow: threading.Event | None = None  # a fetch waits for it
 
     def fetch(self, key: VersionKey, digest: str) -> None:
         name = lora_name(key, digest)
+        self.fetching.set()
+        if self.slow is not None:
+            assert self.slow.wait(5)
         if name in self.missing:
             raise NoSuchArtifact("ARTIFACT_MISSING", f"{name} is not in the store")
         self.names.add(name)

@@ -6,6 +6,7 @@ The engine is a stand-in (`engine_stand_in`); the same executor on real engines 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -242,8 +243,39 @@ async def test_a_late_begin_of_an_older_number_creates_nothing(e0: Beside):
 async def test_cleanup_between_begin_and_end_closes_the_number(e0: Beside):
     await e0.staged.carry_out(begin())
     assert isinstance(await e0.staged.carry_out(cleanup()), ev.Cleaned)
-    assert isinstance(await e0.staged.carry_out(end()), ev.TargetFailed)
+    failed = await e0.staged.carry_out(end())
+    assert isinstance(failed, ev.TargetFailed)
+    assert "this number was cleaned" in failed.reason
     assert e0.engine.count()[LOAD] == 0
+
+
+async def test_cleanup_waits_for_a_copy_that_is_being_made(e0: Beside):
+    """Clean means that nothing of it comes afterwards, on the host's disk neither."""
+    e0.copies.slow = threading.Event()
+    beginning = asyncio.create_task(e0.staged.carry_out(begin()))
+    assert await asyncio.to_thread(e0.copies.fetching.wait, 5)
+    cleaning = asyncio.create_task(e0.staged.carry_out(cleanup()))
+    done, _ = await asyncio.wait({cleaning}, timeout=0.05)
+    assert done == set()
+    e0.copies.slow.set()
+    assert isinstance(await beginning, ev.Prepared)
+    assert isinstance(await cleaning, ev.Cleaned)
+    assert e0.copies.names == set()
+
+
+async def test_what_somebody_else_loaded_under_the_name_is_neither_claimed_nor_removed(e0: Beside):
+    e0.engine.adapters[NAME] = "/x"
+    await e0.staged.carry_out(begin())
+    failed = await e0.staged.carry_out(end())
+    assert isinstance(failed, ev.TargetFailed)
+    assert "already loaded" in failed.reason
+    listed = await e0.staged.carry_out(LOOK)
+    assert isinstance(listed, ev.EngineUp)
+    assert (listed.residents, listed.foreign) == (set(), {NAME})
+    assert isinstance(await e0.staged.carry_out(cleanup()), ev.TargetUnknown), "the name is still listed"
+    assert e0.engine.count()[UNLOAD] == 0
+    await e0.staged.carry_out(stray(0))
+    assert isinstance(await e0.staged.carry_out(cleanup()), ev.Cleaned)
 
 
 async def test_cleanup_waits_for_a_load_that_runs(e0: Beside):
@@ -416,7 +448,8 @@ async def test_a_stray_is_removed_and_tried_again_when_nobody_knows(e0: Beside):
 
 async def test_a_late_order_against_a_stray_spares_a_later_load(e0: Beside):
     await is_ready(e0, number=8)
-    await e0.staged.carry_out(stray(2))
-    assert NAME in e0.engine.adapters
+    for late in (0, 2):
+        await e0.staged.carry_out(stray(late))
+        assert NAME in e0.engine.adapters
     await e0.staged.carry_out(stray(8))
     assert e0.engine.adapters == {}
