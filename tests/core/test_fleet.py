@@ -110,7 +110,7 @@ ENGINE = {
     """,
     "DEAD": r"""
         OK: reserve artifact_stored commit owner_up heartbeat owner_gone recovered open bind_first begin_close \
-            close_and_release engine_lost engine_dead
+            close_and_release engine_lost engine_dead quarantine
         STALE_ATTEMPT: prepared authorize_bucket bucket_done ready target_failed target_unknown cleaned takeover
         ALREADY_COMMITTED: abort
         NOT_RETIRED: rollback claim_reclaim
@@ -119,7 +119,6 @@ ENGINE = {
         ALREADY_MEMBER: engine_join
         STALE_INCARNATION: engine_up
         OK -> REMOVED: engine_remove
-        UNKNOWN_ENGINE: quarantine
         TARGET_UNAVAILABLE: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
@@ -321,6 +320,11 @@ def test_who_is_gone_cannot_be_quarantined():
     w = World()
     assert w.quarantine("E9") == "UNKNOWN_ENGINE"
     w.engine_dead("E0")
+    assert w.quarantine("E0", inc=2) == "STALE_INCARNATION"
+    registry = w.r
+    assert w.quarantine("E0") == "OK"  # a dead process serves nothing
+    assert w.r is registry
+    w.engine_remove("E0")
     assert w.quarantine("E0") == "UNKNOWN_ENGINE"
 
 

@@ -62,7 +62,7 @@ VERSION = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "PUBLISHED": r"""
@@ -122,7 +122,7 @@ VERSION = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "FAILED_CLEAN": r"""
@@ -135,7 +135,7 @@ VERSION = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
 }

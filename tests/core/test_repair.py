@@ -199,6 +199,19 @@ def test_a_failed_repair_backs_off_twice_as_long_each_time_and_the_third_quarant
     assert w.order_repair("A", "E1") == "OK"
 
 
+def test_a_failure_to_load_what_nobody_needs_says_nothing_about_the_engine():
+    w = World(repair_limit=1).boot("A")
+    w.bind_first("s")
+    w.publish("B")
+    w.restart("E1")
+    w.repair("B", "E1")
+    w.order_repair("A", "E1")
+    number = w.said.number
+    w.close_and_release("s")
+    assert w.repair_failed("E1", number) == "OK"
+    assert (w.repair_state(number), w.engine("E1")) == ("FAILED", "UP")
+
+
 def test_a_success_forgets_the_failures_before_it():
     w, number = ordered()
     w.repair_failed("E1", number)

@@ -399,6 +399,7 @@ def test_all_refs_of_an_owner_leave_at_once_and_once(end: str):
     assert (w.refs("A"), w.wakes()) == (1, {"reclaimer"})
     assert [w.session(s, "o1") for s in ("s1", "s2", "s3")] == ["EXPIRED", "EXPIRED", "CLOSED"]
     assert w.may_dispatch("s1", "o1") == "SESSION_EXPIRED"
+    assert w.bind_first("s3", "o1") == "SESSION_CLOSED"
     for verb in (w.open, w.bind_first):
         assert verb("s1", "o1") == "SESSION_EXPIRED"
     for verb in (w.begin_close, w.close_and_release):
@@ -432,6 +433,9 @@ def test_after_a_recovery_every_lease_is_granted_anew():
     assert w.owner_expired() == "OWNER_ALIVE"
     assert w.takeover("A", token="successor") == "DRIVER_ALIVE"
     assert w.owner("o2") == "GONE"
+    registry = w.r
+    assert w.recovered() == "OK"
+    assert w.r is registry
     w.wait(101)
     assert w.owner_expired() == "OK"
     assert w.takeover("A", token="successor") == "OK"

@@ -38,7 +38,7 @@ ATTEMPT = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "COMMITTED": r"""
@@ -63,7 +63,7 @@ ATTEMPT = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "CLEAN": r"""
@@ -75,7 +75,7 @@ ATTEMPT = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
 }
@@ -132,7 +132,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "PREPARED": r"""
@@ -148,7 +148,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "PREPARED, bucket authorised": r"""
@@ -166,7 +166,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "RECEIVING": r"""
@@ -183,7 +183,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "READY": r"""
@@ -198,7 +198,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "FAILED": r"""
@@ -212,7 +212,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "UNKNOWN": r"""
@@ -228,7 +228,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "UNKNOWN, bucket authorised": r"""
@@ -246,7 +246,7 @@ TARGET = {
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         OK -> CLEANED: engine_up engine_dead
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "UNKNOWN, attempt aborted": r"""
@@ -259,7 +259,7 @@ TARGET = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "READY, attempt aborted": r"""
@@ -273,7 +273,7 @@ TARGET = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
     "CLEANED": r"""
@@ -285,7 +285,7 @@ TARGET = {
         OWNER_ALIVE: owner_expired
         UNKNOWN_RECLAIM: confirm_reclaim reclaim_unknown
         NOT_DEAD: engine_remove
-        VERSION_GONE: order_repair
+        NOT_NEEDED: order_repair
         STALE_REPAIR: repair_ready repair_failed
     """,
 }
@@ -529,6 +529,39 @@ def test_an_answer_older_than_one_about_the_same_target_is_stale(verb: str):
     state = w.target("B", "E0")
     assert getattr(w, verb)("E0", seq=40) == "STALE_SEQ"
     assert w.target("B", "E0") == state
+
+
+@pytest.mark.parametrize("verb", ["ready", "cleaned"])
+def test_another_answer_under_the_same_seq_is_not_swallowed(verb: str):
+    w = World().boot("A")
+    w.reserve("B")
+    w.prepared("E0", seq=50)
+    if verb == "cleaned":
+        w.abort("B")
+    assert getattr(w, verb)("E0", seq=50) == "STALE_SEQ"
+    assert w.target("B", "E0") == "PREPARED"
+
+
+@pytest.mark.parametrize("then", ["dead", "restart", "clean"])
+def test_a_doomed_target_whose_successor_lists_the_candidate_is_cleaned_in_any_way(then: str):
+    w = World().boot("A")
+    w.make_ready("B")
+    w.restart("E1", holds=[w.resident("B")])
+    assert w.target("B", "E1") == "FAILED"
+    assert w.prepared("E1") == "ENGINE_RESTARTED"
+    assert w.ready("E1", inc=1) == "ENGINE_RESTARTED"
+    w.abort("B")
+    w.cleaned("E0")
+    assert w.version("B") == "ABORTED"
+    if then == "dead":
+        w.engine_dead("E1")
+    elif then == "restart":
+        w.restart("E1")
+    else:
+        assert w.cleaned("E1", inc=1) == "ENGINE_RESTARTED"
+        assert w.cleaned("E1", inc=2, seq=1) == "STALE_SEQ"  # older than the inventory that lists it
+        assert w.cleaned("E1", inc=2) == "OK"
+    assert (w.version("B"), w.used) == ("FAILED_CLEAN", 1)
 
 
 # Failure
