@@ -6,6 +6,7 @@ not empty.  Each operation touches one block, whatever the number of sessions (p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TypeAlias
 
 from attrs import frozen
@@ -36,7 +37,9 @@ class Holders:
     def remove(self, position: int) -> Holders:
         """Drop the holder at `position`, which must be present."""
         block = position >> _BLOCK_BITS
-        entries = tuple(entry for entry in self.blocks[block] if entry[0] != position)
+        entries = self.blocks[block]
+        place = bisect_left(entries, (position,))  # sorted by position; slices do not look into the other entries
+        entries = entries[:place] + entries[place + 1 :]
         if entries:
             return Holders(self.count - 1, self.appended, self.blocks.set(block, entries), self.occupied)
         return Holders(self.count - 1, self.appended, self.blocks.delete(block), self.occupied ^ (1 << block))
