@@ -28,7 +28,7 @@ from lorafsm.outcomes import Binding, Closed, Code, Done, Lease, Refusal, Sessio
 from lorafsm.records import Owner, Registry, Session, Version
 from lorafsm.registry.answer import Step, refuse
 from lorafsm.registry.settle import with_serving_states
-from lorafsm.registry.view import binding_of, is_unseen
+from lorafsm.registry.view import binding_of, gap_of, is_unseen
 
 _WAKE_RECLAIMER: tuple[Effect, ...] = (Wake("reclaimer"),)
 _NONE_HELD = Holders()
@@ -255,12 +255,11 @@ def _mark_seen(owner: Owner, sequence: int) -> Owner:
             gaps = (*gaps, (frontier, sequence - 1))
         frontier = sequence + 1
     else:
-        gaps = tuple(
-            part
-            for low, high in gaps
-            for part in (((low, sequence - 1), (sequence + 1, high)) if low <= sequence <= high else ((low, high),))
-            if part[0] <= part[1]
-        )
+        place = gap_of(owner, sequence)
+        assert place is not None
+        low, high = gaps[place]
+        parts = (low, sequence - 1), (sequence + 1, high)
+        gaps = (*gaps[:place], *(part for part in parts if part[0] <= part[1]), *gaps[place + 1 :])
     return Owner(owner.owner, owner.state, owner.lease_until, owner.sessions, frontier, gaps, owner.held)
 
 

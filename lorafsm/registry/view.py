@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from lorafsm.holders import Holder
-from lorafsm.identity import SessionKey, VersionKey
+from lorafsm.identity import LARGEST_INT, SessionKey, VersionKey
 from lorafsm.lifecycle import ALIVE, SERVES, EngineState, OwnerState, SessionState, TargetState, VersionState
 from lorafsm.outcomes import Binding, Blocker, Code, Refusal
 from lorafsm.records import Attempt, Engine, Owner, Registry, Target, Version
@@ -62,7 +64,13 @@ def is_needed(version: Version) -> bool:
 
 def is_unseen(owner: Owner, sequence: int) -> bool:
     """Whether nothing was ever said about this sequence."""
-    return sequence >= owner.next_sequence or any(low <= sequence <= high for low, high in owner.gaps)
+    return sequence >= owner.next_sequence or gap_of(owner, sequence) is not None
+
+
+def gap_of(owner: Owner, sequence: int) -> int | None:
+    """The place in `owner.gaps` of the range that holds this sequence; it is searched for by halving."""
+    place = bisect_right(owner.gaps, (sequence, LARGEST_INT)) - 1
+    return place if place >= 0 and sequence <= owner.gaps[place][1] else None
 
 
 def session_state(r: Registry, session: SessionKey) -> SessionState | None:
