@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed-$(KEY)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 export PIP_EXTRA_INDEX_URL
 
-.PHONY: help venv demo test lint format types clean
+.PHONY: help venv demo test check check-long lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PIP) install -r requirements/engine-deps.txt -r requirements/dev.txt
 	@echo "2/3 the engine"
 	@$(PIP) install --no-deps -r requirements/engine-nodeps.txt
+	@$(PIP) install --no-deps -r requirements/tla.txt
 	@echo "3/3 lorafsm"
 	@$(PIP) install --no-build-isolation -e '.[cli,dev,journal,sglang,torch]'
 	@rm -f $(VENV)/.installed-*
@@ -42,6 +43,12 @@ demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and
 
 test: $(STAMP)  ## every test, real engines included
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
+	$(BIN)/python -m lorafsm_tla check
+
+check-long: $(STAMP)  ## the larger models and simulation; the better part of an hour
+	$(BIN)/python -m lorafsm_tla check --tier long
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)

@@ -1,0 +1,1 @@
+"""TLC at hand: run the models of tla/, read what TLC prints, and hold the core's graph against the specification's."""
