@@ -96,7 +96,7 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
     incarnations = {name: clock() + i for i, name in enumerate(names)}
     processes = engines_.launch(names, model, out / "logs")
     try:
-        epoch = f"demo{clock()}"
+        epoch = f"d{clock() // 1000:x}"  # short: it is in every name that people read
         stage = Stage(
             out,
             epoch,
