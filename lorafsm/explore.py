@@ -93,13 +93,20 @@ def explore(
     check_change: Callable[[S, E, S], tuple[str, ...]] | None = None,
     observe: Callable[[S, E, S, str], None] | None = None,
     stop_after: int = 1,
+    rests: Callable[[S], bool] | None = None,
+    is_fair: Callable[[S, S], bool] | None = None,
 ) -> Exploration[S, E]:
     """Take every move from every state, nearest states first, until `max_states` are known or none is left.
 
     `step` answers the state after an event and the outcome's code; a state that it does not change should come
     back as the same object.  `check` is asked once per state, `check_change` once per step that changed
     something, `observe` is told of every step.  The search ends early once `stop_after` violations are found.
+
+    With `rests`, a complete search without a violation also asks whether every state can still come to rest: by steps
+    that `is_fair` (asked of the states before and after) allows, to a state that `rests` accepts.  The nearest state
+    that cannot is a violation.
     """
+    earlier: dict[S, list[S]] | None = None if rests is None else {}
     origins: dict[S, tuple[S, E] | None] = {initial: None}
     taken: Counter[tuple[str, str]] = Counter()
     violations: list[Violation[S, E]] = []
@@ -121,6 +128,8 @@ def explore(
                 if after is state:
                     continue
                 changes += 1
+                if earlier is not None and (is_fair is None or is_fair(state, after)):
+                    earlier.setdefault(after, []).append(state)
                 known = len(origins)
                 origins.setdefault(after, (state, event))
                 wrong = check_change(state, event, after) if check_change is not None else ()
@@ -132,15 +141,73 @@ def explore(
         depth += bool(following)
         level = following
     frontier = len(origins) - expanded
+    if rests is not None and earlier is not None and not violations and not frontier:
+        violations += _dead_end(origins, earlier, rests)
     return Exploration(len(origins), transitions, changes, depth, frontier, tuple(violations), taken)
 
 
-def _path_to(origins: Mapping[S, tuple[S, E] | None], state: S, last: E) -> Path[S, E]:
-    events = [last]
+def _dead_end(
+    origins: Mapping[S, tuple[S, E] | None], earlier: Mapping[S, list[S]], rests: Callable[[S], bool]
+) -> list[Violation[S, E]]:
+    """The nearest state from which no state at rest can be reached."""
+    reached = {state for state in origins if rests(state)}
+    level = list(reached)
+    while level:
+        before = [was for state in level for was in earlier.get(state, ()) if was not in reached]
+        level = list(dict.fromkeys(before))
+        reached.update(level)
+    stuck = next((state for state in origins if state not in reached), None)
+    if stuck is None:
+        return []
+    return [Violation(("liveness: without a further fault nothing leads to rest from here",), _path_to(origins, stuck))]
+
+
+def _path_to(origins: Mapping[S, tuple[S, E] | None], state: S, *last: E) -> Path[S, E]:
+    events = list(last)
     while (origin := origins[state]) is not None:
         state, event = origin
         events.append(event)
     return Path(state, tuple(reversed(events)))
+
+
+def simulate(
+    initial: S,
+    moves: Callable[[S], Iterable[E]],
+    check: Callable[[S], tuple[str, ...]],
+    *,
+    step: Callable[[S, E], tuple[S, str]],
+    choose: Callable[[int], int],
+    walks: int,
+    length: int,
+) -> Exploration[S, E]:
+    """Random walks instead of a search: nothing is proved, but larger worlds are seen.
+
+    `choose(n)` draws one of 0 .. n-1.  `frontier` is 1, since a simulation is never complete; `depth` is the longest
+    walk.  Ends at the first violation, whose path is the walk and not a shortest one.
+    """
+    seen, taken, transitions, changes, depth = {initial}, Counter[tuple[str, str]](), 0, 0, 0
+    for _ in range(walks):
+        state, events = initial, list[E]()
+        for _ in range(length):
+            possible = list(moves(state))
+            if not possible:
+                break
+            event = possible[choose(len(possible))]
+            after, code = step(state, event)
+            transitions += 1
+            taken[name_of(event), code] += 1
+            if after is state:
+                continue
+            changes += 1
+            events.append(event)
+            state = after
+            if state not in seen:
+                seen.add(state)
+                if wrong := check(state):
+                    broken = Violation(wrong, Path(initial, tuple(events)))
+                    return Exploration(len(seen), transitions, changes, max(depth, len(events)), 1, (broken,), taken)
+        depth = max(depth, len(events))
+    return Exploration(len(seen), transitions, changes, depth, 1, (), taken)
 
 
 def as_program(path: Path[Any, Any], *, step: str = "lorafsm.registry:step") -> str:
