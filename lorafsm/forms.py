@@ -47,7 +47,7 @@ def _fault_in_foreign(value: object) -> str | None:
 
 
 def _fault_in_handover(value: object) -> str | None:
-    return None if value == "" and type(value) is str else fault_in_identifier(value)
+    return None if type(value) is str and not value else fault_in_identifier(value)
 
 
 FORMS: Mapping[str, Callable[[object], str | None]] = {
