@@ -1,6 +1,6 @@
 """Which of one owner's sessions hold a version, oldest first: append, remove and oldest without a scan.
 
-Entries lie in blocks of at most 32 in the order of binding; one integer marks, bit by bit, the blocks that are
+Entries lie in blocks of at most 8 in the order of binding; one integer marks, bit by bit, the blocks that are
 not empty.  Each operation touches one block, whatever the number of sessions (protocol section 1).
 """
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from attrs import frozen
 from immutables import Map
 
-_BLOCK_BITS = 5
+BLOCK_BITS = 3  # small blocks: a block that changes is copied, and every entry of it touched
 
 Holder: TypeAlias = tuple[int, int, int]
 """(position, sequence of the session, time of binding in ms)."""
@@ -30,13 +30,13 @@ class Holders:
     def append(self, sequence: int, now: int) -> Holders:
         """Add the newest holder; its position is `self.appended`."""
         position = self.appended
-        block = position >> _BLOCK_BITS
+        block = position >> BLOCK_BITS
         entries = (*self.blocks.get(block, ()), (position, sequence, now))
         return Holders(self.count + 1, position + 1, self.blocks.set(block, entries), self.occupied | (1 << block))
 
     def remove(self, position: int) -> Holders:
         """Drop the holder at `position`, which must be present."""
-        block = position >> _BLOCK_BITS
+        block = position >> BLOCK_BITS
         entries = self.blocks[block]
         place = bisect_left(entries, (position,))  # sorted by position; slices do not look into the other entries
         entries = entries[:place] + entries[place + 1 :]
