@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed-$(KEY)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 export PIP_EXTRA_INDEX_URL
 
-.PHONY: help venv demo test check check-long lint format types clean
+.PHONY: help venv demo test bench check check-long lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -43,6 +43,9 @@ demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and
 
 test: $(STAMP)  ## every test, real engines included
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## what steps, sessions and searches cost; writes out/bench/results.json
+	$(BIN)/python -m tests.benchmarks
 
 check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
 	$(BIN)/python -m lorafsm_tla check
