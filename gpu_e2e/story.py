@@ -26,7 +26,7 @@ from lorafsm.registry.view import may_dispatch
 from lorafsm_sglang import OK
 from lorafsm_torch import ArtifactStore, Snapshot
 
-LONG = 1400  # tokens of an answer that outlives a publication: several seconds on two cores
+LONG = 1800  # tokens of an answer that outlives a publication: several seconds on two cores
 LONGEST = 3600  # what the context of the tiny model holds
 DRAIN_S = 3.5  # for so long at least should an answer run on after the claim, on a faster machine as well
 SHORT = 8

@@ -82,7 +82,7 @@ async def test_a_reclaim_ends_after_the_versions_own_requests(staged, stored, po
     await ready(staged, a, 1)
     await ready(staged, b, 2)
     unload = a.order(Unload, reclaim_id=f"reclaim-{a.key}")
-    long = Sampling(max_new_tokens=600, ignore_eos=True)
+    long = Sampling(max_new_tokens=1500, ignore_eos=True)
     async with aclosing(port.stream(range(10, 40), a.lora_name, long, new_rid())) as items:
         assert isinstance(await anext(items), Arrival)
         reclaim = asyncio.create_task(staged.carry_out(unload))
@@ -92,7 +92,7 @@ async def test_a_reclaim_ends_after_the_versions_own_requests(staged, stored, po
         assert not reclaim.done(), "the receipt came while a request of the version was running"
         *_, last = [item async for item in items]
     assert isinstance(last, OK)
-    assert len(last.data.output_ids) == 600
+    assert len(last.data.output_ids) == 1500
     receipt = await reclaim
     assert isinstance(receipt, ev.ConfirmReclaim)
     assert receipt == await again
