@@ -57,6 +57,7 @@ NoVersion == 0
 NoNumber  == 0
 NoDigest  == ""
 NoReclaim == ""
+NoResident == [digest |-> NoDigest, number |-> NoNumber]
 
 Alive      == {"UP", "REPAIRING"}
 NoMember   == {"NONE", "REMOVED"}
@@ -121,7 +122,7 @@ EngineRecord ==
      incarnation : Incarnation \cup {0},
      seq : Seq \cup {0},                   \* the highest of its answers
      inventory : [seq : Seq \cup {0}, residents : SUBSET Resident],   \* the latest
-     residents : [Version -> Number \cup {NoNumber}],  \* proved present, by which number
+     residents : [Version -> [digest : Digest \cup {NoDigest}, number : Number \cup {NoNumber}]],  \* proved
      strays : SUBSET Resident,             \* listed, and should not be there
      repairs : [Version -> Number \cup {NoNumber}],    \* under way
      repair_failures : Nat,
@@ -155,7 +156,7 @@ With(f, x, y) == [z \in DOMAIN f \cup {x} |-> IF z = x THEN y ELSE f[z]]
 FreshEngine(state, i) ==
     [state |-> state, incarnation |-> i, seq |-> 0,
      inventory |-> [seq |-> 0, residents |-> {}],
-     residents |-> [v \in Version |-> NoNumber],
+     residents |-> [v \in Version |-> NoResident],
      strays |-> {},
      repairs |-> [v \in Version |-> NoNumber],
      repair_failures |-> 0, retry_at |-> 0]
@@ -235,14 +236,15 @@ FreedSlots(vs, as, cs) ==
 Serving(es, vs) ==    \* UP while a member holds all that sessions may need
     [e \in Engine |->
         IF es[e].state \notin Alive THEN es[e]
-        ELSE IF \E v \in Version : Needed(vs, v) /\ es[e].residents[v] = NoNumber
+        ELSE IF \E v \in Version : Needed(vs, v) /\ es[e].residents[v] = NoResident
         THEN [es[e] EXCEPT !.state = "REPAIRING"]
         ELSE [es[e] EXCEPT !.state = "UP"]]
 
 Seen(engine, q) == [engine EXCEPT !.seq = Max(@, q)]
 
 Without(engine, n) ==   \* forget what number n loaded; another number's load stays
-    [engine EXCEPT !.residents = [v \in Version |-> IF engine.residents[v] = n THEN NoNumber ELSE engine.residents[v]]]
+    [engine EXCEPT !.residents =
+        [v \in Version |-> IF engine.residents[v].number = n THEN NoResident ELSE engine.residents[v]]]
 
 -----------------------------------------------------------------------------
 (* Publication: what its driver asks for *)
@@ -362,7 +364,7 @@ Rollback(v, revision, op) ==    \* a resident version is the default again, with
     /\ ~versions[v].revoked
     /\ revision = default_revision
     /\ \E e \in Engine : engines[e].state = "UP"
-    /\ \A e \in Engine : engines[e].state = "UP" => engines[e].residents[v] # NoNumber
+    /\ \A e \in Engine : engines[e].state = "UP" => engines[e].residents[v] # NoResident
     /\ versions' = Switched(v)
     /\ default' = v
     /\ default_revision' = default_revision + 1
@@ -417,7 +419,8 @@ Ready(n, e, i, q, proof) ==
     /\ HasAll(n, e)
     /\ ~DeniesPresence(e, q, LoadOf(n))
     /\ attempts' = Advanced(n, e, [Target(n, e) EXCEPT !.state = "READY", !.buckets_done = Buckets, !.seq = q])
-    /\ engines' = [engines EXCEPT ![e] = [Seen(@, q) EXCEPT !.residents[attempts[n].key] = n]]
+    /\ engines' = [engines EXCEPT ![e] = [Seen(@, q) EXCEPT
+           !.residents[attempts[n].key] = [digest |-> proof.digest, number |-> n]]]
     /\ UNCHANGED <<versions, default, default_revision, owners, reclaims, repairs, tokens, rollbacks, next_number>>
 
 TargetFailed(n, e, i, q) ==     \* the engine said no
@@ -570,7 +573,7 @@ ConfirmReclaim(c, e, i, q, absent) ==   \* an engine's receipt; the last one fre
     /\ \A r \in engines[e].inventory.residents : r.version = reclaims[c].key => ~DeniesAbsence(e, q, r)
     /\ reclaims' = DoneReclaims([reclaims EXCEPT ![c].unloads[e].state = "UNLOADED"])
     /\ versions' = FreedSlots(versions, attempts, reclaims')
-    /\ engines' = [engines EXCEPT ![e] = [Seen(@, q) EXCEPT !.residents[reclaims[c].key] = NoNumber]]
+    /\ engines' = [engines EXCEPT ![e] = [Seen(@, q) EXCEPT !.residents[reclaims[c].key] = NoResident]]
     /\ UNCHANGED <<default, default_revision, owners, attempts, repairs, tokens, rollbacks, next_number>>
 
 ReclaimUnknown(c, e, i) ==
@@ -640,8 +643,9 @@ Reconciled(e, engine, q, listed, as, cs, ps) ==   \* what is not listed is not p
         !.seq = Max(@, q),
         !.inventory = [seq |-> q, residents |-> listed],
         !.residents = [v \in Version |->
-            IF [version |-> v, digest |-> versions[v].digest, number |-> engine.residents[v]] \in listed
-            THEN engine.residents[v] ELSE NoNumber],
+            LET proved == engine.residents[v] IN
+            IF [version |-> v, digest |-> proved.digest, number |-> proved.number] \in listed
+            THEN proved ELSE NoResident],
         !.strays = {r \in listed : ~Expected(e, engine.incarnation, r, as, cs, ps)}]
 
 LostReady(as, e, engine) ==     \* READY, and the inventory does not list it
@@ -649,7 +653,7 @@ LostReady(as, e, engine) ==     \* READY, and the inventory does not list it
         IF /\ as[n].state = "OPEN"
            /\ e \in DOMAIN as[n].targets
            /\ as[n].targets[e].state = "READY"
-           /\ engine.residents[as[n].key] = NoNumber
+           /\ engine.residents[as[n].key] = NoResident
         THEN [as[n] EXCEPT !.targets[e].state = "FAILED", !.targets[e].seq = engine.seq] ELSE as[n]]
 
 Settle(e, engine, as, cs) ==
@@ -730,7 +734,7 @@ OrderRepair(v, e) ==
     /\ engines[e].state \in Alive
     /\ engines[e].repairs[v] = NoNumber
     /\ Needed(versions, v)
-    /\ engines[e].residents[v] = NoNumber
+    /\ engines[e].residents[v] = NoResident
     /\ ~\E r \in engines[e].strays : r.version = v /\ r.digest = versions[v].digest
     /\ versions[v].artifact
     /\ now' >= engines[e].retry_at
@@ -754,7 +758,7 @@ RepairReady(p, e, i, q, proof) ==
        /\ proof = RightProof(v)
        /\ ~DeniesPresence(e, q, [version |-> v, digest |-> versions[v].digest, number |-> p])
        /\ engines' = Serving([engines EXCEPT ![e] = [Seen(@, q) EXCEPT
-              !.residents[v] = p, !.repairs[v] = NoNumber, !.repair_failures = 0, !.retry_at = 0]], versions)
+              !.residents[v] = [digest |-> proof.digest, number |-> p], !.repairs[v] = NoNumber, !.repair_failures = 0, !.retry_at = 0]], versions)
     /\ repairs' = [repairs EXCEPT ![p].state = "READY"]
     /\ UNCHANGED <<versions, default, default_revision, owners, attempts, reclaims, tokens, rollbacks, next_number>>
 
@@ -889,10 +893,11 @@ BucketsInOrder ==           \* I8: no engine is ahead of what was authorised
 
 ProofsAreOfTheVersion ==    \* I9: what is proved was loaded here by a number of that very version
     \A e \in Engine, v \in Version :
-        LET n == engines[e].residents[v] IN
-        n # NoNumber =>
-            \/ n \in DOMAIN attempts /\ attempts[n].key = v /\ e \in DOMAIN attempts[n].targets
-            \/ n \in DOMAIN repairs /\ repairs[n].key = v /\ repairs[n].engine = e
+        LET n == engines[e].residents[v].number IN
+        engines[e].residents[v] # NoResident =>
+            /\ engines[e].residents[v].digest = versions[v].digest
+            /\ \/ n \in DOMAIN attempts /\ attempts[n].key = v /\ e \in DOMAIN attempts[n].targets
+               \/ n \in DOMAIN repairs /\ repairs[n].key = v /\ repairs[n].engine = e
 
 FreedMeansAbsent ==         \* I11
     /\ \A n \in DOMAIN attempts :
@@ -901,13 +906,13 @@ FreedMeansAbsent ==         \* I11
            reclaims[c].state = "DONE" =>
                \A e \in DOMAIN reclaims[c].unloads : reclaims[c].unloads[e].state = "UNLOADED"
     /\ \A v \in Version, e \in Engine :
-           versions[v].state \in {"RECLAIMED", "FAILED_CLEAN"} => engines[e].residents[v] = NoNumber
+           versions[v].state \in {"RECLAIMED", "FAILED_CLEAN"} => engines[e].residents[v] = NoResident
 
 UpMeansServing ==           \* an UP engine proved all that sessions may need; a dead one holds nothing
     \A e \in Engine :
-        /\ engines[e].state = "UP" => \A v \in Version : Needed(versions, v) => engines[e].residents[v] # NoNumber
+        /\ engines[e].state = "UP" => \A v \in Version : Needed(versions, v) => engines[e].residents[v] # NoResident
         /\ engines[e].state = "REPAIRING" =>
-               \E v \in Version : Needed(versions, v) /\ engines[e].residents[v] = NoNumber
+               \E v \in Version : Needed(versions, v) /\ engines[e].residents[v] = NoResident
         /\ engines[e].state \in {"NONE", "DEAD", "REMOVED"} =>
                engines[e] = FreshEngine(engines[e].state, engines[e].incarnation)
 
@@ -925,9 +930,10 @@ DefaultMovesByOne ==        \* I2: and only to a version that is proved, by noth
                  /\ \A e \in DOMAIN attempts[n].targets :
                      /\ engines[e].state \in Alive
                      /\ engines[e].incarnation = Target(n, e).incarnation
-                     /\ engines[e].residents[default'] = n
+                     /\ engines[e].residents[default'] = [digest |-> versions[default'].digest, number |-> n]
            \/ /\ versions[default'].state = "RETIRED"
-              /\ rollbacks' # rollbacks]_vars
+              /\ rollbacks' # rollbacks
+              /\ \A e \in Engine : engines[e].state = "UP" => engines[e].residents[default'] # NoResident]_vars
 
 BindingIsForEver ==         \* I3: written once, to the default; it ends with the session
     [][\A o \in Owner, s \in Sequence :
@@ -936,6 +942,29 @@ BindingIsForEver ==         \* I3: written once, to the default; it ends with th
         IN is.binding # was.binding =>
             \/ was.binding = NoVersion /\ is.binding = default /\ is.state = "BOUND"
             \/ is.state \in {"CLOSED", "EXPIRED"}]_vars
+
+SilenceProvesNothing ==     \* a target fails or is clean by its engine's word, or by its engine's end
+    [][\A n \in DOMAIN attempts : \A e \in DOMAIN attempts[n].targets :
+        LET was == attempts[n].targets[e]
+            is  == attempts'[n].targets[e]
+        IN is.state \in {"FAILED", "CLEANED"} /\ is.state # was.state => is.seq # was.seq \/ engines'[e] # engines[e]]_vars
+
+AbsenceIsObserved ==        \* I11: by a receipt of the incarnation that was asked, or because that one is dead
+    [][/\ \A c \in ReclaimId : \A e \in DOMAIN reclaims[c].unloads :
+            reclaims'[c].unloads[e].state = "UNLOADED" /\ reclaims[c].unloads[e].state # "UNLOADED" =>
+                \/ engines'[e].incarnation = reclaims[c].unloads[e].incarnation
+                \/ ~Lists(engines'[e].inventory.residents, reclaims[c].key)
+       /\ \A n \in DOMAIN attempts : \A e \in DOMAIN attempts[n].targets :
+            attempts'[n].targets[e].state = "CLEANED" /\ attempts[n].targets[e].state # "CLEANED" =>
+                \/ engines'[e].incarnation = attempts[n].targets[e].incarnation
+                \/ ~Lists(engines'[e].inventory.residents, attempts[n].key)]_vars
+
+NobodySendsTwice ==         \* I8: bucket after bucket, and none after a takeover
+    [][\A n \in DOMAIN attempts :
+        attempts'[n].authorized # attempts[n].authorized =>
+            /\ attempts'[n].authorized = attempts[n].authorized + 1
+            /\ ~attempts[n].taken_over
+            /\ \A e \in DOMAIN attempts[n].targets : attempts[n].targets[e].buckets_done = attempts[n].authorized]_vars
 
 DigestIsForEver ==          \* I9
     [][\A v \in Version : versions[v].digest # NoDigest => versions'[v].digest = versions[v].digest]_vars

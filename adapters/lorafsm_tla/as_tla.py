@@ -127,14 +127,17 @@ def _session(r: Registry, owner: str, sequence: int) -> dict[str, Plain]:
 def _engine(e: Engine | None, names: Names) -> dict[str, Plain]:
     if e is None:
         e = Engine("none", 0, "NONE", 0)  # type: ignore[arg-type]
-    proved = {key.version_id: resident.number for key, resident in e.residents.items()}
+    proved = {
+        key.version_id: {"digest": names.digest(resident.digest), "number": resident.number}
+        for key, resident in e.residents.items()
+    }
     repairs = {key.version_id: number for key, number in e.repairs.items()}
     return {
         "state": str(e.state),
         "incarnation": e.incarnation,
         "seq": e.seq,
         "inventory": {"seq": e.inventory.seq, "residents": _residents(e.inventory.residents, names)},
-        "residents": {str(v): proved.get(v, 0) for v in names.versions},
+        "residents": {str(v): proved.get(v, {"digest": "", "number": 0}) for v in names.versions},
         "strays": plain_set([_stray(s, names) for s in e.strays]),
         "repairs": {str(v): repairs.get(v, 0) for v in names.versions},
         "repair_failures": e.repair_failures,

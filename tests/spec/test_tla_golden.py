@@ -37,11 +37,14 @@ def test_the_boxes_are_large_enough():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_may_happen_in_a_box_happens(name: str):
-    assert actions_of([golden(name)]) == frozenset(read_box(name).Happens)
+    assert actions_of([golden(name)]) - {"TakeoverOfSilent"} == frozenset(read_box(name).Happens)
 
 
 def test_every_event_is_compared():
-    assert actions_of(map(golden, MODELS)) == {event.__name__ for event in EVENTS} | {"EngineRestarted"}
+    assert actions_of(map(golden, MODELS)) == {event.__name__ for event in EVENTS} | {
+        "EngineRestarted",
+        "TakeoverOfSilent",
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -79,7 +82,7 @@ def test_a_core_that_does_more_is_seen():
 
     difference = first_difference(walk(read_box("reclaim"), step=wrong(lenient)), golden("reclaim"))
     assert difference is not None
-    assert {action for action, _ in difference.only_left} == {"EngineDead"}
+    assert {action for action, _ in difference.only_left} == {"MistakenEngineDead"}
 
 
 def test_a_dropped_field_that_matters_is_seen():

@@ -325,10 +325,55 @@ _MAKERS: dict[str, Callable[[_Maker, Registry], Moves]] = {
 
 
 def action_of(r: Registry, event: Event) -> str:
-    """The specification's name for an event: a new incarnation's inventory is an action of its own."""
+    """The specification's name for an event: a new incarnation's inventory is an action of its own, and so is a step
+    with an argument that is only judged and is wrong (the second half of MCLoraRegistry.tla)."""
+    name = type(event).__name__
     if isinstance(event, ev.EngineUp) and event.incarnation > r.engines[event.engine].incarnation:
-        return "EngineRestarted"
-    return type(event).__name__
+        name = "EngineRestarted"
+    if isinstance(event, ev.Takeover):
+        return name if event.handover == r.attempts[r.versions[event.key].number].token else "TakeoverOfSilent"
+    return f"Mistaken{name}" if _mistaken(r, event, name) else name
+
+
+def _mistaken(r: Registry, event: Event, name: str) -> bool:
+    match event:
+        case ev.ArtifactStored():
+            return event.digest != r.versions[event.key].digest
+        case ev.AuthorizeBucket():
+            attempt = r.attempts[event.number]
+            return (event.token, event.bucket) != (attempt.token, attempt.authorized)
+        case ev.Commit() | ev.Abort():
+            attempt = r.attempts[r.tokens[event.token]]
+            revision = getattr(event, "expected_revision", r.default_revision)
+            return (event.token, event.key, revision) != (attempt.token, attempt.key, r.default_revision)
+        case ev.Rollback():
+            return event.expected_revision != r.default_revision
+        case ev.Prepared() | ev.BucketDone() | ev.Ready() | ev.TargetFailed() | ev.TargetUnknown() | ev.Cleaned():
+            attempt = r.attempts[event.number]
+            target = attempt.targets[event.engine]
+            bucket = getattr(event, "bucket", target.buckets_done)
+            return (event.incarnation, bucket) != (target.incarnation, target.buckets_done) or (
+                isinstance(event, ev.Ready) and not _shows(r, event, attempt.key)
+            )
+        case ev.ConfirmReclaim() | ev.ReclaimUnknown():
+            unload = r.reclaims[event.reclaim_id].unloads[event.engine]
+            return event.incarnation != unload.incarnation or not getattr(event, "observed_absent", True)
+        case ev.EngineJoin() | ev.EngineUp():
+            wrong_base = event.base_fingerprint != r.config.base_fingerprint
+            return wrong_base or (name == "EngineUp" and event.incarnation != r.engines[event.engine].incarnation)
+        case ev.EngineLost() | ev.EngineDead() | ev.Quarantine():
+            return event.incarnation != r.engines[event.engine].incarnation
+        case ev.RepairReady() | ev.RepairFailed():
+            repair = r.repairs[event.number]
+            return (event.engine, event.incarnation) != (repair.engine, repair.incarnation) or (
+                isinstance(event, ev.RepairReady) and not _shows(r, event, repair.key)
+            )
+    return False
+
+
+def _shows(r: Registry, event: ev.Ready | ev.RepairReady, version: VersionKey) -> bool:
+    shown = (event.key, event.digest, event.base_fingerprint, event.probe_ok)
+    return shown == (version, r.versions[version].digest, r.config.base_fingerprint, True)
 
 
 class TwoFaced(AssertionError):
