@@ -29,6 +29,7 @@ _COLOURS = {
     "DEAD": "red",
 }
 _FINISHED_SHOWN = 5
+_WIDE = 110  # columns from which the digest has room too
 
 
 def duration(ms: int) -> str:
@@ -55,7 +56,8 @@ def show(status: Status, journal: Path, rows: int, console: Console) -> None:
         soft_wrap=True,
     )  # fmt: skip
     console.print(Text(f"{rows} rows of {journal}; ages count to its latest event", "dim"), soft_wrap=True)
-    console.print(_versions(status.versions))
+    narrow = console.width < _WIDE
+    console.print(_versions(status.versions, narrow))
     console.print(_engines(status.engines))
     if status.attempt is not None:
         console.print(_attempt(status.attempt))
@@ -64,13 +66,12 @@ def show(status: Status, journal: Path, rows: int, console: Console) -> None:
     _next_reserve(status, console)
 
 
-def _versions(versions: tuple[VersionLine, ...]) -> Table:
+def _versions(versions: tuple[VersionLine, ...], narrow: bool) -> Table:
     finished = [v for v in versions if not v.holds_slot]
     hidden = {v.key for v in finished[:-_FINISHED_SHOWN]}
     title = f"Versions ({len(hidden)} older ones without a slot not shown)" if hidden else "Versions"
-    table = _table(
-        title, "version", "state", "for", "digest", "try", "refs", "oldest holder", "routable on, or failure"
-    )
+    identity = () if narrow else ("digest", "try")
+    table = _table(title, "version", "state", "for", *identity, "refs", "oldest holder", "routable on, or failure")
     for v in versions:
         if v.key in hidden:
             continue
@@ -78,8 +79,9 @@ def _versions(versions: tuple[VersionLine, ...]) -> Table:
         if v.revoked:
             state.append(" revoked")
         holder = f"{v.oldest}, {duration(v.oldest_age)}" if v.oldest is not None else ""
+        proof = () if narrow else (v.digest[:12], str(v.attempt))
         table.add_row(
-            str(v.key), state, duration(v.age), v.digest[:12], str(v.attempt), str(v.session_refs), holder,
+            str(v.key), state, duration(v.age), *proof, str(v.session_refs), holder,
             v.failure if v.failure and not v.holds_slot else _listed(v.routable),
         )  # fmt: skip
     return table
@@ -135,8 +137,8 @@ def _next_reserve(status: Status, console: Console) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=Text(title, "bold", no_wrap=True), title_justify="left", box=SIMPLE_HEAD, min_width=len(title))
     for column in columns:
-        fixed = column in ("version", "engine", "target", "state", "for", "digest")
-        table.add_column(column, overflow="fold", no_wrap=fixed)
+        fixed = column in ("version", "engine", "incarnation", "target", "state", "for", "digest", "refs")
+        table.add_column(column, overflow="fold", no_wrap=fixed, min_width=len(column.split(",")[0]))
     return table
 
 

@@ -182,7 +182,7 @@ def test_tensors_that_are_all_nan_are_counted():
         ([CONFIG], {"w": torch.ones(1)}, "config"),
         ({"r": float("nan")}, {"w": torch.ones(1)}, "config.r"),
         ({"r": torch.ones(1)}, {"w": torch.ones(1)}, "config.r"),
-        ({"r": "\ud800"}, {"w": torch.ones(1)}, "config"),
+        ({"r": "\ud800"}, {"w": torch.ones(1)}, "config.r"),
         (CONFIG, {3: torch.ones(1)}, "tensors[3]"),
         (CONFIG, {"../w": torch.ones(1)}, "tensors['../w']"),
         (CONFIG, {"w": [1.0]}, "tensors['w']"),
@@ -204,9 +204,9 @@ def test_bad_input_names_the_field(config, tensors, field):
 def test_a_config_that_holds_itself_is_refused():
     config: dict = {}
     config["again"] = config
-    with pytest.raises(InvalidField, match="too deeply") as refusal:
+    with pytest.raises(InvalidField, match="nested deeper") as refusal:
         freeze_snapshot(config, live())
-    assert refusal.value.field == "config"
+    assert refusal.value.field.startswith("config.again")
 
 
 def test_tensors_on_an_accelerator_are_frozen_on_the_cpu():
