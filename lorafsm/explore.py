@@ -218,19 +218,24 @@ def as_program(path: Path[Any, Any], *, step: str = "lorafsm.registry:step") -> 
     module, name = step.split(":")
     start, imported = _start(path.initial)
     lines = [f"from {module} import {name}"]
-    modules: dict[str, set[str]] = {}
-    for kind in {*_kinds((path.events, imported))}:
-        modules.setdefault(kind.__module__, set()).add(kind.__name__)
     if start.startswith("new_registry"):
-        modules.setdefault("lorafsm.records", set()).add("new_registry")
+        lines.append("from lorafsm.records import new_registry")
     if "immutables.Map(" in start + repr(path.events):
         lines.insert(0, "import immutables")
-    lines += [f"from {key} import {', '.join(sorted(names))}" for key, names in sorted(modules.items())]
+    lines += imports_of((path.events, imported))
     lines += ["", f"state = {start}", "for event in ("]
     lines += [f"    {event!r}," for event in path.events]
     lines += ["):", f"    done = {name}(state, event)", "    state = done.registry"]
     lines += ["    print(event.name, done.outcome)", ""]
     return "\n".join(lines)
+
+
+def imports_of(value: object) -> list[str]:
+    """The import lines that the repr of these records needs."""
+    modules: dict[str, set[str]] = {}
+    for kind in {*_kinds(value)}:
+        modules.setdefault(kind.__module__, set()).add(kind.__name__)
+    return [f"from {key} import {', '.join(sorted(names))}" for key, names in sorted(modules.items())]
 
 
 def _start(initial: object) -> tuple[str, object]:

@@ -111,23 +111,29 @@ def diagram(
 
 @app.command()
 def explore(
-    box: Annotated[str, typer.Option(help="Name of a box; left out: every box.")] = "",
-    max_states: Annotated[int, typer.Option(min=1, help="Give a box up at so many states.")] = 200_000,
+    box: Annotated[str, typer.Option(help="Name of a box; left out: every box that is searched to its end.")] = "",
+    max_states: Annotated[int, typer.Option(min=1, help="Give a box up at so many states.")] = 2_000_000,
+    simulate: Annotated[int, typer.Option(min=0, help="So many random walks instead of a search.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random walks.")] = 1,
+    weak: Annotated[str, typer.Option(help="Show how a weak variant of the protocol is caught.")] = "",
     as_list: Annotated[bool, typer.Option("--list", help="Name the boxes and search none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Visit every state that the registry can reach in a small world, and check the invariants in each."""
-    from lorafsm_cli.explore_boxes import chosen, search, show
+    """Visit every state of a small world, of the registry or of the whole system, and check the invariants in each."""
+    from lorafsm_cli.explore_boxes import chosen, names, search, show, wander, weakened
 
-    boxes = chosen(box)
     if as_list:
-        print_json(list(boxes)) if as_json else typer.echo("\n".join(boxes))
+        print_json(names()) if as_json else typer.echo("\n".join(names()))
         return
-    results = list(search(boxes, max_states))
-    ok = all(result["ok"] for result in results)
+    if weak:
+        caught = weakened(weak)
+        print_json(caught) if as_json else typer.echo(caught["page"] or f"{weak} is not caught in its box")
+        raise typer.Exit(0 if caught["caught"] else 1)
+    boxes = chosen(box)
+    results = list(wander(boxes, simulate, seed) if simulate else search(boxes, max_states))
     if as_json:
-        print_json({"ok": ok, "boxes": results})
+        print_json(results)
     else:
         show(results, Console())
-    if not ok:
+    if not all(result["ok"] for result in results):
         raise typer.Exit(1)

@@ -58,7 +58,7 @@ class Claim:
 
 
 @frozen
-class OrderRepair:
+class AskRepair:
     """The repairer has a repair numbered."""
 
     engine: str
@@ -264,7 +264,7 @@ Action: TypeAlias = (
     | GiveOrders
     | Decide
     | Claim
-    | OrderRepair
+    | AskRepair
     | Authorize
     | Broadcast
     | Takeover

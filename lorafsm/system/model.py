@@ -12,6 +12,7 @@ from lorafsm import invariants
 from lorafsm.dispatch import Guard, dispatch_invariants, dispatch_step, new_guard
 from lorafsm.dispatch import records as heard
 from lorafsm.engine.invariants import agent_invariants
+from lorafsm.explore import Exploration, explore
 from lorafsm.lifecycle import ALIVE, VersionState
 from lorafsm.records import Registry, new_registry
 from lorafsm.registry.view import lacks
@@ -82,8 +83,7 @@ class Model:
             following = [a for a in self.moves(state) if not isinstance(a, _LEFT_TO_THE_SEARCH)]
             if not following:
                 return state
-            # An order that is given again before its work is done would be answered "pending" for ever.
-            state = self.step(state, min(following, key=lambda a: not isinstance(a, do.Finish | do.Deliver))).state
+            state = self.step(state, min(following, key=_rank)).state
 
     def moves(self, state: System) -> Iterator[do.Action]:
         """The actions that may happen now; none after a violation."""
@@ -112,9 +112,41 @@ class Model:
             broken += ask(_of_agent, cell) + ask(_of_engine, state.registry, cell)
         return broken
 
+    def can_rest(self, state: System, max_states: int = 100_000) -> bool:
+        """Whether rest can be reached from here without a further fault; raises ValueError when that is too far."""
+        spent = state._replace(left=tuple(0 for _ in state.left))
+        found = explore(
+            spent,
+            self.moves,
+            lambda s: ("rest",) if self.is_quiet(s) else (),
+            step=self.explored,
+            max_states=max_states,
+        )
+        if not found.violations and not found.complete:
+            raise ValueError(f"no rest within {found.states} states, and {found.frontier} more to look at")
+        return bool(found.violations)
+
+    def search(self, max_states: int, stop_after: int = 1) -> Exploration[System, do.Action]:
+        """Every state of the box, each with its invariants, and whether rest stays within reach of each."""
+        return explore(
+            self.start(),
+            self.moves,
+            self.check,
+            step=self.explored,
+            max_states=max_states,
+            stop_after=stop_after,
+            rests=self.is_quiet,
+            is_fair=lambda before, after: before.left == after.left,
+        )
+
     def is_quiet(self, state: System) -> bool:
         """Whether nothing is left to do but for the sessions: what liveness asks to stay within reach (rule 16)."""
         return not state.network and bool(self.world.remembered(_is_quiet, state.registry, state.engines))
+
+
+def _rank(action: do.Action) -> int:
+    """Orders last: given again before their work is done, they would be answered "pending" for ever."""
+    return 0 if isinstance(action, do.Finish | do.Deliver) else 2 if isinstance(action, do.GiveOrders) else 1
 
 
 def _of_registry(world: World, registry: Cell[Registry]) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def _decisions(
                 case ev.ClaimReclaim():
                     action = do.Claim(item.key)
                 case ev.OrderRepair():
-                    action = do.OrderRepair(item.engine, item.key)
+                    action = do.AskRepair(item.engine, item.key)
                 case _:
                     continue
             found.append((action, world.cell(item)))
@@ -236,7 +236,7 @@ STEPS: Mapping[type[Any], Callable[[World, System, Any], tuple[System, str]]] = 
     do.GiveOrders: give_orders,
     do.Decide: submit,
     do.Claim: submit,
-    do.OrderRepair: submit,
+    do.AskRepair: submit,
     do.Authorize: authorize,
     do.Broadcast: broadcast,
     do.Takeover: take_over,

@@ -225,10 +225,10 @@ def test_explore_names_its_boxes(run):
 def test_explore_a_box_to_its_end(run):
     code, out, _ = run("explore", "--box", "no version yet", "--json")
     assert code == 0
-    [seen] = json.loads(out)["boxes"]
-    assert (seen["complete"], seen["violations"], seen["ok"]) == (True, [], True)
+    [seen] = json.loads(out)
+    assert (seen["frontier"], seen["violations"], seen["ok"]) == (0, [], True)
     assert seen["states"] > 1
-    assert seen["outcomes"]["NO_PUBLISHED_VERSION"] > 0
+    assert seen["taken"]["bind_first"]["NO_PUBLISHED_VERSION"] > 0
 
 
 def test_a_box_that_was_not_seen_to_its_end_is_not_ok(run):
@@ -246,7 +246,7 @@ def test_a_broken_invariant_comes_with_a_program_that_runs(run, monkeypatch: pyt
     monkeypatch.setattr(explore_boxes, "BOXES", {"small": small})
     code, out, _ = run("explore", "--box", "small", "--json")
     assert code == 1
-    [seen] = json.loads(out)["boxes"]
+    [seen] = json.loads(out)
     [violation] = seen["violations"]
     assert violation["sentences"] == ["nobody may bind"]
     ran = subprocess.run([sys.executable, "-c", violation["program"]], capture_output=True, text=True, timeout=60)
