@@ -20,7 +20,7 @@ CONSTANTS
     ReclaimId,        \* ids of reclaims
     Operation,        \* ids of rollbacks
     Incarnation,      \* incarnations of an engine: positive integers
-    Seq,              \* what an engine may number its answers with
+    AnswerSeq,        \* what an engine may number its answers with
     Number,           \* numbers of attempts and repairs: 1..n
     Time,             \* times that an event may carry
     Base,             \* fingerprints of base models
@@ -86,7 +86,7 @@ TargetRecord ==
     [incarnation : Incarnation,
      state : {"RESERVED", "PREPARED", "RECEIVING", "READY", "FAILED", "UNKNOWN", "CLEANED"},
      buckets_done : 0..Buckets,
-     seq : Seq \cup {-1, 0}]               \* of the engine's latest answer about it
+     seq : AnswerSeq \cup {-1, 0}]               \* of the engine's latest answer about it
 
 AttemptRecord ==
     [key : Version,
@@ -120,8 +120,8 @@ RepairRecord ==
 EngineRecord ==
     [state : {"NONE", "UP", "LOST", "REPAIRING", "QUARANTINED", "DEAD", "REMOVED"},
      incarnation : Incarnation \cup {0},
-     seq : Seq \cup {0},                   \* the highest of its answers
-     inventory : [seq : Seq \cup {0}, residents : SUBSET Resident],   \* the latest
+     seq : AnswerSeq \cup {0},                   \* the highest of its answers
+     inventory : [seq : AnswerSeq \cup {0}, residents : SUBSET Resident],   \* the latest
      residents : [Version -> [digest : Digest \cup {NoDigest}, number : Number \cup {NoNumber}]],  \* proved
      strays : SUBSET Resident,             \* listed, and should not be there
      repairs : [Version -> Number \cup {NoNumber}],    \* under way
@@ -791,7 +791,7 @@ OfDriver ==
 OfTarget ==
     \E n \in Number, e \in Engine, i \in Incarnation :
         \/ TargetUnknown(n, e, i)
-        \/ \E q \in Seq :
+        \/ \E q \in AnswerSeq :
             \/ Prepared(n, e, i, q)
             \/ \E k \in 0..Buckets : BucketDone(n, e, i, q, k)
             \/ \E proof \in Proof : Ready(n, e, i, q, proof)
@@ -815,7 +815,7 @@ OfReclaimer ==
     \/ \E v \in Version, c \in ReclaimId : ClaimReclaim(v, c)
     \/ \E c \in ReclaimId, e \in Engine, i \in Incarnation :
         \/ ReclaimUnknown(c, e, i)
-        \/ \E q \in Seq, absent \in BOOLEAN : ConfirmReclaim(c, e, i, q, absent)
+        \/ \E q \in AnswerSeq, absent \in BOOLEAN : ConfirmReclaim(c, e, i, q, absent)
 
 OfFleet ==
     \E e \in Engine :
@@ -824,7 +824,7 @@ OfFleet ==
             \/ EngineLost(e, i)
             \/ EngineDead(e, i)
             \/ Quarantine(e, i)
-            \/ \E q \in Seq, base \in Base, listed \in Listings :
+            \/ \E q \in AnswerSeq, base \in Base, listed \in Listings :
                 \/ EngineJoin(e, i, q, base, listed)
                 \/ EngineUp(e, i, q, base, listed)
                 \/ EngineRestarted(e, i, q, base, listed)
@@ -832,7 +832,7 @@ OfFleet ==
 OfRepairer ==
     \E e \in Engine :
         \/ \E v \in Version : OrderRepair(v, e)
-        \/ \E p \in Number, i \in Incarnation, q \in Seq :
+        \/ \E p \in Number, i \in Incarnation, q \in AnswerSeq :
             \/ \E proof \in Proof : RepairReady(p, e, i, q, proof)
             \/ RepairFailed(p, e, i, q)
 

@@ -8,7 +8,7 @@ EXTENDS LoraRegistryRefines
 
 CONSTANTS
     Happens,     \* names of the actions of this box
-    AnySeq,      \* answers carry any Seq; otherwise the next one, or a repeat
+    AnySeq,      \* answers carry any AnswerSeq; otherwise the next one, or a repeat
     Took,        \* the story: the engines that joined before anything was published,
     Published,   \* how many versions were published, one after another, on all of these,
     ReadyNext,   \* whether the next version is READY on them,
@@ -78,11 +78,11 @@ MCInit ==
 (* How answers are numbered *)
 
 TargetSeqs(n, e) ==
-    IF AnySeq THEN Seq
+    IF AnySeq THEN AnswerSeq
     ELSE IF n \in DOMAIN attempts /\ e \in DOMAIN attempts[n].targets
-    THEN {Max(Target(n, e).seq, 0) + 1} \cap Seq ELSE {}
+    THEN {Max(Target(n, e).seq, 0) + 1} \cap AnswerSeq ELSE {}
 
-EngineSeqs(e) == IF AnySeq THEN Seq ELSE {Max(engines[e].seq, 1)}
+EngineSeqs(e) == IF AnySeq THEN AnswerSeq ELSE {Max(engines[e].seq, 1)}
 
 MCPrepared(n, e, i)       == \E q \in TargetSeqs(n, e) : Prepared(n, e, i, q)
 MCBucketDone(n, e, i, k)  == \E q \in TargetSeqs(n, e) : BucketDone(n, e, i, q, k)
@@ -92,9 +92,9 @@ MCCleaned(n, e, i)        == \E q \in TargetSeqs(n, e) : Cleaned(n, e, i, q)
 MCConfirmReclaim(c, e, i, absent)   == \E q \in EngineSeqs(e) : ConfirmReclaim(c, e, i, q, absent)
 MCEngineUp(e, i, base, listed)      == \E q \in EngineSeqs(e) : EngineUp(e, i, q, base, listed)
 MCEngineRestarted(e, i, base, listed) ==
-    \E q \in (IF AnySeq THEN Seq ELSE {1}) : EngineRestarted(e, i, q, base, listed)
+    \E q \in (IF AnySeq THEN AnswerSeq ELSE {1}) : EngineRestarted(e, i, q, base, listed)
 MCEngineJoin(e, i, base, listed) ==
-    \E q \in (IF AnySeq THEN Seq ELSE {1}) : EngineJoin(e, i, q, base, listed)
+    \E q \in (IF AnySeq THEN AnswerSeq ELSE {1}) : EngineJoin(e, i, q, base, listed)
 MCRepairReady(p, e, i, proof)       == \E q \in EngineSeqs(e) : RepairReady(p, e, i, q, proof)
 MCRepairFailed(p, e, i)             == \E q \in EngineSeqs(e) : RepairFailed(p, e, i, q)
 

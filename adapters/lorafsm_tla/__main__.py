@@ -48,6 +48,15 @@ def check(
         raise CliError(f"not as the manifest says: {', '.join(failed)}", 1)
 
 
+@app.command()
+def trace(journal: Annotated[Path, typer.Argument(help="A journal; may be in use by its writer.")]) -> None:
+    """Check with TLC that what a journal tells is what LoraRegistry.tla allows."""
+    from lorafsm_tla.trace import check_journal
+
+    java(), tla2tools()
+    print(check_journal(journal))
+
+
 def _chosen(models: list[Model], names: list[str], tier: str) -> list[Model]:
     if tier not in TIERS:
         raise CliError(f"--tier: {tier} is none; take one of {', '.join(TIERS)}")

@@ -125,7 +125,9 @@ def tla_text(value: Plain) -> str:
             return "<<>>"
         if all(re.fullmatch(r"-?\d+", key) for key in value):
             return "(" + " @@ ".join(f"{key} :> {tla_text(item)}" for key, item in value.items()) + ")"
-        return "[" + ", ".join(f"{key} |-> {tla_text(item)}" for key, item in value.items()) + "]"
+        if all(re.fullmatch(r"[A-Za-z_]\w*", key) for key in value):
+            return "[" + ", ".join(f"{key} |-> {tla_text(item)}" for key, item in value.items()) + "]"
+        return "(" + " @@ ".join(f"{json.dumps(key)} :> {tla_text(item)}" for key, item in value.items()) + ")"
     raise TypeError(f"{type(value).__name__} has no TLA+ form here")
 
 

@@ -136,20 +136,20 @@ class _Maker:
 
     def target_seqs(self, r: Registry, number: int, engine: str) -> list[int]:
         if self.box.AnySeq:
-            return self.box.Seq
+            return self.box.AnswerSeq
         attempt = r.attempts.get(number)
         target = attempt.targets.get(engine) if attempt is not None else None
         following = max(target.seq, 0) + 1 if target is not None else 0
-        return [following] if following in self.box.Seq else []
+        return [following] if following in self.box.AnswerSeq else []
 
     def engine_seqs(self, r: Registry, engine: str) -> list[int]:
         if self.box.AnySeq:
-            return self.box.Seq
+            return self.box.AnswerSeq
         known = r.engines.get(engine)
         return [max(known.seq if known is not None else 0, 1)]
 
     def new_seqs(self) -> list[int]:
-        return self.box.Seq if self.box.AnySeq else [1]
+        return self.box.AnswerSeq if self.box.AnySeq else [1]
 
     def proofs(self) -> Iterator[dict[str, Any]]:
         box = self.box
