@@ -1,0 +1,130 @@
+"""The guard in SGLang's real TokenizerManager: every way in which a request can end, and what SGLang alone gets wrong.
+
+Two processes (`guard_scheduler.py`, with the guard and without it) tell what they saw; the tests judge it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lorafsm_sglang.cpu_profile import cpu_environment
+from lorafsm_sglang.guard import guard_environment, write_token
+from tests.adapters import guard_scheduler_ends
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 180
+EXACT = {"after": 1, "unload while r2 runs": "pending", "unload": "done", "states left": 0}
+GUARD_CPU_US = 100.0
+
+Seen = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    """What was seen: `guarded` and `native`, by scenario.  Both processes run at once and end by themselves."""
+    needed = ("sglang", "torch", "transformers", "safetensors")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
+    from lorafsm_sglang.tiny_model import write_model
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    model = write_model(folder / "model")
+    running = {}
+    for kind in ("guarded", "native"):
+        own = folder / kind
+        token = write_token(own / "token", "t" * 32)
+        told = guard_environment(
+            cpu_environment({**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "adapters")))}),
+            "E0",
+            "s1",
+            store=own / "store",
+            host=own / "host",
+            token_file=token,
+        )
+        command = [sys.executable, "-m", "tests.adapters.guard_scheduler", str(model), str(own), kind]
+        with (own / "log").open("wb") as log:
+            running[kind] = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
+    try:
+        return {kind: _rows(process, folder / kind / "log") for kind, process in running.items()}
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+
+def _rows(process: subprocess.Popen[bytes], log: Path) -> Seen:
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    rows = [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"scenario"')]
+    assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
+    return {row.pop("scenario"): row for row in rows}
+
+
+@pytest.mark.parametrize("how", guard_scheduler_ends.ENDS)
+def test_each_end_drops_exactly_one_reference(seen: dict[str, Seen], how: str):
+    """r1 and r2 run; r1 ends like this; r2's reference keeps the version; after r2 nothing does (RFC 7.1)."""
+    row = seen["guarded"][how]
+    assert {name: row[name] for name in EXACT} == EXACT, row
+    assert row["during"] in (2, None)  # None: it never got to run
+    assert row["r1"] != "open"
+
+
+def test_sixty_requests_that_end_in_every_way_leave_nothing(seen: dict[str, Seen]):
+    assert seen["guarded"]["stress"] == {"refs": 0, "dropped": 60, "unload": "done", "states left": 0}
+
+
+def test_a_batch_whose_second_part_is_refused_leaves_nothing(seen: dict[str, Seen]):
+    row = seen["guarded"]["batch"]
+    assert (row["refs"], row["unload"]) == (0, "done")
+
+
+def test_several_samples_are_refused_before_a_reference_is_taken(seen: dict[str, Seen]):
+    assert seen["guarded"]["samples"] == {"outcome": "SEVERAL_SAMPLES", "refs": 0}
+
+
+def test_a_session_stays_with_its_version(seen: dict[str, Seen]):
+    assert seen["guarded"]["sessions"] == {
+        "other version": "SESSION_VERSION",
+        "base": "SESSION_VERSION",
+        "after it was closed": "answered",
+    }
+
+
+def test_a_load_that_sglang_refuses_fails_and_leaves_nothing(seen: dict[str, Seen]):
+    assert seen["guarded"]["failed_load"] == {"answer": "Failed", "reason": "made up: rank too large", "left": 0}
+
+
+def test_the_guard_costs_little_cpu(seen: dict[str, Seen]):
+    assert seen["guarded"]["cost"]["cpu_us"] < GUARD_CPU_US
+
+
+class TestImplicitReload:
+    """Native defects R1, R2: a late request loads the version again."""
+
+    def test_after_the_unload(self, seen: dict[str, Seen]):
+        assert seen["native"]["late_after"] == {"late": "answered", "loads": 1}
+        assert seen["guarded"]["late_after"] == {"late": "VERSION_CLOSED", "loads": 0}
+
+    def test_during_the_unload_without_the_control_lock(self, seen: dict[str, Seen]):
+        native = {"late": "answered", "at once": False, "control lock held": True, "unload": "done", "loads": 1}
+        guarded = {"late": "VERSION_CLOSED", "at once": True, "control lock held": False, "unload": "done", "loads": 0}
+        assert (seen["native"]["late_during"], seen["guarded"]["late_during"]) == (native, guarded)
+
+
+def test_a_clients_lora_id_drops_nobodys_reference(seen: dict[str, Seen]):
+    """Native defect O1: it drops the live request's."""
+    assert seen["native"]["foreign_lora_id"]["refs"] == 0
+    assert seen["guarded"]["foreign_lora_id"] == {"bad": "VERSION_MISSING", "refs": 1, "unload": "done"}
+
+
+def test_a_cancelled_load_gives_its_reply_to_nobody_else(seen: dict[str, Seen]):
+    """Native defect C1: the next load is answered with the cancelled one's reply, before it happened."""
+    told = "in the scheduler when the load was answered"
+    assert (seen["native"]["cancelled_load"][told], seen["guarded"]["cancelled_load"][told]) == (False, True)
