@@ -218,7 +218,12 @@ class Executor:
         except (LoraFsmError, OSError) as error:
             self.give(inp.LoadFinished(number=action.number, ok=False, detail=_text(str(error))))
             return
-        loaded = await self._timed("load", action.lora_name, self._side.load(action.lora_name, folder), _fault_of)
+        try:
+            loaded = await self._timed("load", action.lora_name, self._side.load(action.lora_name, folder), _fault_of)
+        except Exception as error:  # whatever SGLang raised: what it holds now decides
+            log.exception("the load of %s did not end", action.lora_name)
+            names = await self._side.listing()
+            loaded = Loaded(names is None or action.lora_name in names, f"{type(error).__name__}: {error}")
         if loaded.present and loaded.fault:
             self._broken[action.number] = loaded.fault
         self.give(inp.LoadFinished(number=action.number, ok=loaded.present, detail=_text(loaded.fault)))
@@ -263,17 +268,29 @@ class Executor:
         self.give(inp.ProbeFinished(number=action.number, ok=fault is None, detail=_text(fault)))
 
     async def _unregister(self, lora_name: str) -> None:
-        await self._side.unregister(lora_name)
+        try:
+            await self._side.unregister(lora_name)
+        except Exception:  # the agent admits nobody any more; SGLang's own count is still asked for
+            log.exception("%s could not be unregistered", lora_name)
         self.give(inp.Unregistered(lora_name=lora_name))
 
     async def _count(self, lora_name: str) -> None:
-        self.give(inp.Counted(lora_name=lora_name, count=await self._side.count(lora_name)))
+        try:
+            count = await self._side.count(lora_name)
+        except Exception:
+            log.exception("the requests of %s could not be counted", lora_name)
+            count = None
+        self.give(inp.Counted(lora_name=lora_name, count=count))
 
     async def _unload(self, lora_name: str) -> None:
         def fault(absent: bool) -> str | None:
             return None if absent else "still there"
 
-        absent = await self._timed("unload", lora_name, self._side.unload(lora_name), fault)
+        try:
+            absent = await self._timed("unload", lora_name, self._side.unload(lora_name), fault)
+        except Exception:
+            log.exception("the unload of %s did not end", lora_name)
+            absent = False
         self.give(inp.UnloadFinished(lora_name=lora_name, absent=absent))
 
     async def _timed(
@@ -284,8 +301,8 @@ class Executor:
             result = await call
             fault = fault_of(result) or ""
             return result
-        except (LoraFsmError, OSError) as error:
-            fault = str(error)
+        except Exception as error:
+            fault = str(error) or type(error).__name__
             raise
         finally:
             self._done += 1
