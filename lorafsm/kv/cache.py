@@ -58,7 +58,7 @@ class SessionCache:
         if isinstance(live, Refusal):
             return live
         if live.expired:
-            self._turn(live)
+            self._revive(live)
         return self._held(live)
 
     ensure = open
@@ -86,7 +86,7 @@ class SessionCache:
             )
         self.sessions.renew(live, now)
         if live.expired:
-            self._turn(live)
+            self._revive(live)
         if self.config.sessions and not aborted and not streaming:
             for coverage in self.coverages:
                 coverage.register(live, node)
@@ -119,7 +119,10 @@ class SessionCache:
         """Time has come to `now` (ms): sessions whose TTL ran out.  Their KV is next after what nobody refers to."""
         due = self.sessions.due(now)
         for live in due:
-            self._turn(live)
+            for coverage in self.coverages:
+                coverage.expire(live)
+            live.expired = True
+            self._trim(live)
             self._forget_if_spent(live)
         return tuple(live.key for live in due)
 
@@ -296,17 +299,16 @@ class SessionCache:
     def _let_refs_fall(self, node: Node) -> None:
         """A node is about to be deleted: each ref that hangs from it falls back to the nearest reusable ancestor.
 
-        There refs would pile up, session by session, on what all sessions share. So a falling ref is kept only if,
-        for some component, no other session of its class covers the fallback; else the session lets go.
+        There refs pile up on what many sessions share, and would stay for ever if a session is never closed. So a ref
+        falls only while its session is within its TTL; an expired session's ref is released instead, and what had
+        fallen is released as the session expires. What piles up is bounded by the sessions of one TTL.
         """
         fallen: dict[Live, None] = {}
         for part in node.parts:
             fallen |= dict.fromkeys(sorted(part.marks or (), key=lambda live: live.key))
         for live in fallen:
-            falls = [(coverage, coverage.component.reusable(node.parent)) for coverage in self.coverages]
-            keeps = any(to is not None and coverage.alone_at(live, to) for coverage, to in falls)
-            for coverage, to in falls:
-                coverage.fall(live, node, to if keeps else None)
+            for coverage in self.coverages:
+                coverage.fall(live, node, None if live.expired else coverage.component.reusable(node.parent))
             self._trim(live)
             self._forget_if_spent(live)
 
@@ -317,10 +319,10 @@ class SessionCache:
                 if not any(is_at_or_below(full, frontier) for full in live.frontiers[FULL]):
                     coverage.drop(live, frontier)
 
-    def _turn(self, live: Live) -> None:
+    def _revive(self, live: Live) -> None:
         for coverage in self.coverages:
-            coverage.turn(live)
-        live.expired = not live.expired
+            coverage.revive(live)
+        live.expired = False
 
     def _forget_if_spent(self, live: Live) -> None:
         if live.expired and not live.holds_refs:

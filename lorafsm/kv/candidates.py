@@ -18,8 +18,8 @@ class Candidates:
     """
 
     def __init__(self, components: Sequence[Component], policy: Policy) -> None:
-        self.device = [Ranking() for _ in components]
-        self.host = [Ranking() for _ in components]
+        self.device: list[Ranking[Node]] = [Ranking() for _ in components]
+        self.host: list[Ranking[Node]] = [Ranking() for _ in components]
         self._keys: list[Callable[[Node, Part], Key]] = [
             full_key(policy) if component.kind == FULL else side_key for component in components
         ]
@@ -62,7 +62,7 @@ class Candidates:
         """What the node's key is now: for checks."""
         return self._keys[index](node, node.parts[index])
 
-    def _list(self, ranking: Ranking, index: int, node: Node, part: Part, listed: bool) -> None:
+    def _list(self, ranking: Ranking[Node], index: int, node: Node, part: Part, listed: bool) -> None:
         if listed:
             key = self._keys[index](node, part)
             if part.entry is None:

@@ -104,7 +104,8 @@ class Coverage:
         if leaf is None:
             return
         if leaf in frontiers:  # nothing new; but this branch is now the youngest
-            frontiers[leaf] = frontiers.pop(leaf)
+            del frontiers[leaf]
+            frontiers[leaf] = False
             return
         if self.component.kind == FULL and (not frontiers or (old is not None and len(frontiers) == 1)):
             for here in path_up(leaf):  # by the difference alone
@@ -134,30 +135,22 @@ class Coverage:
     def fall(self, live: Live, node: Node, fallback: Node | None) -> None:
         """The node is about to be deleted: the ref that hangs from it moves to the fallback, or is released."""
         if node in live.frontiers[self._index]:
-            self._change(live, add=fallback, remove=node)
+            self._change(live, add=fallback, remove=node, fell=True)
 
-    def alone_at(self, live: Live, fallback: Node) -> bool:
-        """Whether no other session of its class covers the fallback, so that a falling ref protects something."""
-        part = fallback.parts[self._index]
-        return (part.expired if live.expired else part.active) == self.covers(live, fallback)
+    def expire(self, live: Live) -> None:
+        """The session's TTL ran out: its refs change their class; those that had fallen back are released."""
+        for frontier in [frontier for frontier, fell in live.frontiers[self._index].items() if fell]:
+            self.drop(live, frontier)
+        self._turn(live, -1)
 
-    def covers(self, live: Live, node: Node) -> bool:
-        """Whether the session is among those that cover the node."""
-        return any(
-            frontier is node
-            or (
-                self.component.kind != MAMBA
-                and (self.component.kind == FULL or frontier.end - node.end < self.component.span)
-                and is_at_or_below(frontier, node)
-            )
-            for frontier in live.frontiers[self._index]
-        )
+    def revive(self, live: Live) -> None:
+        """An expired session came back."""
+        self._turn(live, 1)
 
-    def turn(self, live: Live) -> None:
-        """The session's TTL ran out, or it came back: its refs change their class."""
+    def _turn(self, live: Live, delta: int) -> None:
         for here in self._covered(live.frontiers[self._index]):
-            self._count(here, -1, expired=live.expired)
-            self._count(here, 1, expired=not live.expired)
+            self._count(here, delta, expired=False)
+            self._count(here, -delta, expired=True)
 
     def split(self, upper: Node, lower: Node) -> None:
         """`upper` is new, between `lower` and its old parent: who covers it?  No coverage grows by a split."""
@@ -182,13 +175,13 @@ class Coverage:
         """The union of what these frontiers cover."""
         return {here: None for frontier in frontiers for here in self.component.path(frontier)}
 
-    def _change(self, live: Live, add: Node | None, remove: Node | None) -> None:
+    def _change(self, live: Live, add: Node | None, remove: Node | None, *, fell: bool = False) -> None:
         frontiers = live.frontiers[self._index]
         before = self._covered(frontiers)
         if remove is not None:
             self._unmark(live, remove)
-        if add is not None:
-            self._mark(live, add)
+        if add is not None and add not in frontiers:
+            self._mark(live, add, fell=fell)
         after = self._covered(frontiers)
         for here in before:
             if here not in after:
@@ -205,8 +198,8 @@ class Coverage:
             part.active += delta
         self._changed(node, part)
 
-    def _mark(self, live: Live, leaf: Node) -> None:
-        live.frontiers[self._index][leaf] = None
+    def _mark(self, live: Live, leaf: Node, *, fell: bool = False) -> None:
+        live.frontiers[self._index][leaf] = fell
         part = leaf.parts[self._index]
         if part.marks is None:
             part.marks = set()

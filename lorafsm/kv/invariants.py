@@ -104,7 +104,7 @@ def _rankings(cache: SessionCache, component: Component, nodes: list[Node]) -> l
     faults = []
     i = component.index
     for tier, ranking in (("device", cache.candidates.device[i]), ("host", cache.candidates.host[i])):
-        listed = {entry.node: entry for entry in ranking.entries()}
+        listed = {entry.item: entry for entry in ranking.entries()}
         wanted = {n for n in nodes if _is_candidate(n, component, tier)}
         if set(listed) != wanted:
             faults.append(f"{component.name} {tier}: the candidates are not those that may go")
@@ -126,11 +126,11 @@ def _is_candidate(node: Node, component: Component, tier: str) -> bool:
     return not part.lock and (part.device if tier == "device" else part.host and not part.device)
 
 
-def _entry(part: Part, tier: str) -> Entry | None:
+def _entry(part: Part, tier: str) -> Entry[Node] | None:
     return part.entry if tier == "device" else part.host_entry
 
 
-def _heap(ranking: Ranking, name: str) -> list[str]:
+def _heap(ranking: Ranking[Node], name: str) -> list[str]:
     entries = ranking.entries()
     broken = any(entries[(at - 1) // 2].key > entry.key or entry.at != at for at, entry in enumerate(entries) if at)
     keys = Counter(entry.key for entry in entries)

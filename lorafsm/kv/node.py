@@ -47,8 +47,8 @@ class Part:
         self.stamp = 0  # logical time of the last access
         self.marks: set[Live] | None = None  # sessions that have a frontier here
         self.tops: set[tuple[Live, Node]] | None = None  # window refs (session, frontier) that end here, upward
-        self.entry: Entry | None = None  # where it stands among the candidates for eviction from the device
-        self.host_entry: Entry | None = None
+        self.entry: Entry[Node] | None = None  # where it stands among the candidates for eviction from the device
+        self.host_entry: Entry[Node] | None = None
 
 
 class Space:

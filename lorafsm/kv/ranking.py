@@ -7,51 +7,50 @@ within one ranking.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from lorafsm.kv.node import Node
+from typing import Generic, TypeAlias, TypeVar
 
 Key: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
 
 
-class Entry:
+class Entry(Generic[T]):
     """A candidate's place in its ranking."""
 
-    __slots__ = ("at", "key", "node")
+    __slots__ = ("at", "item", "key")
 
-    def __init__(self, key: Key, node: Node, at: int) -> None:
+    def __init__(self, key: Key, item: T, at: int) -> None:
         self.key = key
-        self.node = node
+        self.item = item
         self.at = at
 
 
-class Ranking:
-    """An indexed heap of nodes; `first()` is the next victim."""
+class Ranking(Generic[T]):
+    """An indexed heap of items; `first()` is the next victim."""
 
     __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        self._heap: list[Entry] = []
+        self._heap: list[Entry[T]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[Entry[T], ...]:
         """All candidates, in no order: for checks."""
         return tuple(self._heap)
 
-    def first(self) -> Node | None:
-        """The node with the smallest key, or None."""
-        return self._heap[0].node if self._heap else None
+    def first(self) -> T | None:
+        """The item with the smallest key, or None."""
+        return self._heap[0].item if self._heap else None
 
-    def add(self, key: Key, node: Node) -> Entry:
+    def add(self, key: Key, item: T) -> Entry[T]:
         """A new candidate."""
-        entry = Entry(key, node, len(self._heap))
+        entry = Entry(key, item, len(self._heap))
         self._heap.append(entry)
         self._up(entry)
         return entry
 
-    def move(self, entry: Entry, key: Key) -> None:
+    def move(self, entry: Entry[T], key: Key) -> None:
         """Give a candidate another key."""
         old, entry.key = entry.key, key
         if key < old:
@@ -59,7 +58,7 @@ class Ranking:
         elif key > old:
             self._down(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry[T]) -> None:
         """Take a candidate off the list."""
         last = self._heap.pop()
         if last is entry:
@@ -71,7 +70,7 @@ class Ranking:
         else:
             self._down(last)
 
-    def _up(self, entry: Entry) -> None:
+    def _up(self, entry: Entry[T]) -> None:
         heap, at, key = self._heap, entry.at, entry.key
         while at:
             above = (at - 1) >> 1
@@ -84,7 +83,7 @@ class Ranking:
         heap[at] = entry
         entry.at = at
 
-    def _down(self, entry: Entry) -> None:
+    def _down(self, entry: Entry[T]) -> None:
         heap, at, key = self._heap, entry.at, entry.key
         size = len(heap)
         below = 2 * at + 1

@@ -22,7 +22,8 @@ class Live:
     def __init__(self, key: SessionKey, version: VersionKey | None, parts: int) -> None:
         self.key = key
         self.version = version
-        self.frontiers: list[dict[Node, None]] = [{} for _ in range(parts)]  # of each component, oldest first
+        # Of each component, oldest first; True: not where a request ended, but where the ref fell back to.
+        self.frontiers: list[dict[Node, bool]] = [{} for _ in range(parts)]
         self.deadline: int | None = None  # ms; None: no TTL
         self.expired = False
 
