@@ -23,6 +23,9 @@ def moves(world: World, state: System) -> Iterator[do.Action]:
     for kind, action in world.remembered(_possible, state.registry, state.driver, state.owner):
         if kind is None or world.may(state, kind):
             yield action
+    for engine in world.ids:
+        if _is_quarantined(world, state, engine) and not world.may(state, "crash"):
+            yield do.CrashEngine(engine)  # an operator restarts it
 
 
 def _possible(
@@ -31,8 +34,6 @@ def _possible(
     found: list[tuple[str | None, do.Action]] = []
     for engine in world.ids:
         found += [("crash", do.CrashEngine(engine)), ("dead", do.DeclareDead(engine))]
-        if registry.value.engines[engine].state is EngineState.QUARANTINED:
-            found.append((None, do.CrashEngine(engine)))  # an operator restarts it
         if registry.value.engines[engine].state in ALIVE:
             found.append(("lost", do.LoseEngine(engine)))
     if driver.value.token:
@@ -75,6 +76,13 @@ def _silences(r: Registry) -> Iterator[do.Hush]:
                 yield do.Hush(engine, reclaim_id=reclaim_id)
 
 
+def _is_quarantined(world: World, state: System, engine: str) -> bool:
+    """Whether the process that runs now is the quarantined one."""
+    known = state.registry.value.engines[engine]
+    running = state.engines[world.ids.index(engine)].value.agent.incarnation
+    return known.state is EngineState.QUARANTINED and known.incarnation == running
+
+
 def _process_ended(world: World, state: System, engine: str) -> System:
     """The process is gone with all that it held; those who wait for its requests hear of it."""
     at = world.ids.index(engine)
@@ -89,8 +97,7 @@ def _process_ended(world: World, state: System, engine: str) -> System:
 def crash_engine(world: World, state: System, action: do.CrashEngine) -> tuple[System, str]:
     """The registry is not told; a quarantined engine is restarted by an operator."""
     after = _process_ended(world, state, action.engine)
-    quarantined = state.registry.value.engines[action.engine].state is EngineState.QUARANTINED
-    return (after if quarantined else world.spent(after, "crash")), "OK"
+    return (after if _is_quarantined(world, state, action.engine) else world.spent(after, "crash")), "OK"
 
 
 def declare_dead(world: World, state: System, action: do.DeclareDead) -> tuple[System, str]:
