@@ -125,5 +125,9 @@ def _with_unload(reclaim: Reclaim, unload: Unload) -> Reclaim:
 
 
 def absent_from(residents: frozenset[Resident], reclaim: Reclaim) -> bool:
-    """Whether a new incarnation's inventory lacks the reclaimed version (rule 12)."""
+    """Whether a new incarnation's inventory lacks the reclaimed version (rule 12).
+
+    A stranger under the version's name, loaded by no number of this epoch, is not the version: it is a stray, which
+    counts against that engine's slots until it is observed absent (rule 15).
+    """
     return all(resident.key != reclaim.key for resident in residents)
