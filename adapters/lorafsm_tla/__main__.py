@@ -14,7 +14,7 @@ import typer
 
 from lorafsm_cli.one_line import CliError, OneLineGroup
 from lorafsm_tla.jar import java, tla2tools
-from lorafsm_tla.manifest import TIERS, Model, folder, pinned, read_manifest
+from lorafsm_tla.manifest import TIERS, Model, folder, pinned, read_manifest, write_tables
 from lorafsm_tla.tlc import Result, run
 
 app = typer.Typer(cls=OneLineGroup, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
@@ -30,7 +30,9 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Models to run; none: all of the tier.")] = None,
     tier: Annotated[str, typer.Option(help="ci, or long (which holds the larger models and simulation).")] = "ci",
     jobs: Annotated[int, typer.Option(min=1, help="Runs beside one another.")] = min(2, os.cpu_count() or 1),
-    pin: Annotated[bool, typer.Option("--pin", help="Take counts and golden graphs as they come.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Take counts and golden graphs as they come; renew README.md.")
+    ] = False,
     output: Annotated[bool, typer.Option("--output", help="Print what TLC printed, for models that fail.")] = False,
 ) -> None:
     """Run models with TLC; every exit status, property, count and graph must be as the manifest says."""
@@ -40,7 +42,8 @@ def check(
     started = monotonic()
     results = _run_all(models, tla, jobs, pin, output)
     if pin:
-        pinned(tla / "manifest.toml", {r.model.name: _counts(r) for r in results if r.ok and r.model.exit == 0})
+        pinned(tla / "manifest.toml", {r.model.name: _counts(r) for r in results if r.ok})
+        write_tables(tla)
     failed = [result.model.name for result in results if not result.ok]
     total = sum(result.distinct or 0 for result in results)
     print(f"{len(results)} models, {total:,} distinct states, {monotonic() - started:.0f} s", flush=True)
@@ -72,7 +75,9 @@ def _run_all(models: list[Model], tla: Path, jobs: int, pin: bool, output: bool)
     def say(result: Result) -> None:
         m = result.model
         verdict = "ok" if result.ok else "FAILED"
-        found = f"{m.violates or 'deadlock'} is broken, as it must be" if m.exit else f"{result.distinct or 0:,} states"
+        found = f"{result.distinct or 0:,} states"
+        if m.exit and result.ok:
+            found = f"{m.violates or 'deadlock'} is broken, as it must be"
         with lock:
             print(f"{verdict:6} {m.name:{width}} {result.seconds:6.1f} s  {found}", flush=True)
             for fault in result.faults:
@@ -94,8 +99,10 @@ def _run_all(models: list[Model], tla: Path, jobs: int, pin: bool, output: bool)
         return list(pool.map(one, models))
 
 
-def _counts(result: Result) -> dict[str, int]:
-    found = {"generated": result.generated, "distinct": result.distinct, "depth": result.depth}
+def _counts(result: Result) -> dict[str, float]:
+    found: dict[str, float | None] = {"seconds": round(result.seconds, 1)}
+    if result.model.exit == 0:
+        found |= {"generated": result.generated, "distinct": result.distinct, "depth": result.depth}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -30,6 +30,7 @@ class Model:
     generated: int | None = None  # states
     distinct: int | None = None
     depth: int | None = None
+    seconds: float | None = None  # how long it took when it was pinned; for the reader only
     golden: str = ""  # the committed graph that the dump must equal
     simulate: int = 0  # behaviours to walk at random instead of searching
     simulate_depth: int = 100
@@ -71,7 +72,33 @@ def _model(entry: dict[str, Any], known: set[str], path: Path) -> Model:
     return model
 
 
-def pinned(path: Path, found: dict[str, dict[str, int]]) -> None:
+def table(models: list[Model], tier: str) -> str:
+    """The models of a tier as a table in Markdown."""
+    lines = ["| model | what for | result | generated | distinct | depth | s |", "|---|---|---|---:|---:|---:|---:|"]
+    for m in models:
+        if m.tier == tier:
+            result = f"breaks `{m.violates}`" if m.violates else EXITS[m.exit]
+            counts = [f"{count:,}" if count is not None else "" for count in (m.generated, m.distinct, m.depth)]
+            seconds = "" if m.seconds is None else f"{m.seconds:.0f}"
+            lines.append(f"| {m.name} | {m.why} | {result} | {' | '.join(counts)} | {seconds} |")
+    return "\n".join(lines)
+
+
+def write_tables(tla: Path) -> None:
+    """Put the tables of both tiers into tla/README.md, between the comments that mark their places."""
+    models = read_manifest(tla / "manifest.toml")
+    readme = tla / "README.md"
+    text = readme.read_text()
+    for tier in TIERS:
+        begin, end = f"<!-- models: {tier} -->", f"<!-- end: {tier} -->"
+        before, found, rest = text.partition(begin)
+        if not found or end not in rest:
+            raise CliError(f"{readme} lacks {begin} or {end}, between which the table stands")
+        text = f"{before}{begin}\n{table(models, tier)}\n{end}{rest.partition(end)[2]}"
+    readme.write_text(text)
+
+
+def pinned(path: Path, found: dict[str, dict[str, float]]) -> None:
     """Write the counts of these models into the manifest; everything else stays as it is."""
     import tomlkit
 

@@ -133,7 +133,11 @@ def _faults(model: Model, code: int, output: str, left: int | None, work: Path) 
         errors = [line for line in output.splitlines() if "Error:" in line]
         if errors:
             return errors[:3]
-        return [] if left == 0 or model.simulate else [f"the search did not end: {left} states left on queue"]
+        if model.simulate:
+            walked = re.findall(r"Progress: (\d+) states checked", output)
+            few = not walked or int(walked[-1]) < model.simulate
+            return [f"the walks did not end: {walked[-1] if walked else 'no'} states checked"] if few else []
+        return [] if left == 0 else [f"the search did not end: {left} states left on queue"]
     if model.violates and broken != model.violates:
         return [f"{broken} is broken, {model.violates} should be"]
     return []
