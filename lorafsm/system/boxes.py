@@ -42,7 +42,7 @@ BOXES: Mapping[str, SystemBox] = {
     "late inventories": _box(**_FIRST, budgets={"lost": 1, "inventory": 1}),
     "decisions travel": _box(**_FIRST, late_decisions=True, budgets={"duplicate": 1, "deadline": 1, "lose": 1}),
     "rollback": _box(versions=2, sessions=1, published=2, bound=1, budgets={"rollback": 2, "lost": 1}),
-    "bytes are stored late": _box(versions=2, stored_late=True, budgets={"publisher": 1, "deadline": 1, "retry": 1}),
+    "bytes are stored late": _box(versions=2, sessions=1, stored_late=True, budgets={"publisher": 1}),
 }
 """Searched to their end by `lorafsm explore` and the tests."""
 
