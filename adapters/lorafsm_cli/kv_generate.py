@@ -20,16 +20,16 @@ class Agentic:
     live: int = 24  # at a time: when one ends, the next begins
     block: int = 64
     shared: int = 512  # the system prompt and tools that every session begins with: 32 k tokens
-    task: int = 200  # what a task adds to it (a repository, a long problem), on average
-    group: int = 8  # sessions on one task, one after another: the rollouts of one group
-    turns: int = 20  # on average
-    added: int = 56  # a turn's tool result, on average
+    task: int = 250  # what a task adds to it (a repository, a long problem), on average
+    group: int = 6  # sessions on one task, one after another: the rollouts of one group
+    turns: int = 13  # on average
+    added: int = 84  # a turn's tool result, on average
     output: int = 8  # what a turn generates, on average
     think: int = 10_000  # median time from a turn to the next; log-normal
     spread: float = 0.7  # of the think time's logarithm
-    noise: float = 0.3  # one-shot requests for each session request
+    noise: float = 0.8  # one-shot requests for each session request
     noise_length: int = 160  # their prompts, on average; nothing is shared
-    fork: float = 0.15  # chance that a turn first tries something that is given up: one more branch
+    fork: float = 0.3  # chance that a turn first tries something that is given up: one more branch
     leak: float = 0.0  # share of sessions that nobody closes
 
 
@@ -60,7 +60,8 @@ def agentic(shape: Agentic) -> Trace:
             output = blocks(shape.output)
             events.append(Request(now, session, context, output))
             if random.random() < shape.fork:
-                events.append(Request(now + pause() // 4, session, context + output + blocks(shape.added), blocks(shape.output)))
+                tried = context + output + blocks(shape.added)
+                events.append(Request(now + pause() // 4, session, tried, blocks(shape.output)))
             if random.random() < shape.noise:
                 events.append(Request(now + pause() // 2, None, blocks(shape.noise_length), blocks(shape.output)))
             context = context + output + blocks(shape.added)

@@ -25,7 +25,7 @@ class CacheConfig:
     states: bool = False  # whether the model has recurrent (Mamba) states
     sessions: bool = True  # False: refs are ignored, as with the feature off
     ttl: int = 0  # ms without a request after which a session's refs are only *expired*; 0: never
-    branches: int = 8  # frontiers of one session; the oldest gives way
+    branches: int = 2  # frontiers of one session: where it goes on, and one more; the oldest gives way
     host: HostTier | None = None
     split_touches_suffix: bool = False  # True: as SGLang 0.5.23
 

@@ -41,7 +41,9 @@ class Original:
             device="cpu",
             enable_memory_saver=False,
         )
-        self.allocator = TokenToKVPoolAllocator(blocks, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False)
+        self.allocator = TokenToKVPoolAllocator(
+            blocks, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False
+        )
         self.cache = UnifiedRadixCache(
             CacheInitParams(
                 disable=False,
