@@ -40,7 +40,8 @@ def _named(option: str, name: str, known: Mapping[str, Any]) -> Any:
         return known[name]
     near = get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise CliError(f"--{option}: there is no {option} {name!r}; {hint}`lorafsm explore --list` names them all")
+    all_names = "`lorafsm explore --list` names them all" if option == "box" else f"take one of {', '.join(known)}"
+    raise CliError(f"--{option}: there is no {option} {name!r}; {hint}{all_names}")
 
 
 def names() -> list[str]:
