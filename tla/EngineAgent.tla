@@ -200,13 +200,16 @@ Without(N, names, told) ==    \* numbers N are not to be here, nor these adapter
 Replaced(v) ==       \* works of v; by now they all have failed
     {n \in DOMAIN works : works[n].key = v}
 
+ReplacedRepairs(v) ==  \* the fence covers attempts
+    {n \in Replaced(v) : ~IsAttempt(works[n])}
+
 Begin(to, n, v, d, b) ==      \* accept an attempt once, with a plan of b buckets
     /\ to = Us
     /\ IsNew(n, v, d)
     /\ n > fence
     /\ works' = With(Except(works, Replaced(v)), n,
            [key |-> v, digest |-> d, plan |-> b, state |-> "PREPARED", received |-> 0, doomed |-> FALSE])
-    /\ tombstones' = tombstones \cup {i \in Replaced(v) : ~IsAttempt(works[i])}
+    /\ tombstones' = tombstones \cup ReplacedRepairs(v)
     /\ fence' = n
     /\ seq' = seq + 1
     /\ asked' = {}
@@ -252,7 +255,7 @@ Load(to, n, v, d) ==          \* start a repair's one load
     /\ IsNew(n, v, d)
     /\ works' = With(Except(works, Replaced(v)), n,
            [key |-> v, digest |-> d, plan |-> NoPlan, state |-> "LOADING", received |-> 0, doomed |-> FALSE])
-    /\ tombstones' = tombstones \cup {i \in Replaced(v) : ~IsAttempt(works[i])}
+    /\ tombstones' = tombstones \cup ReplacedRepairs(v)
     /\ seq' = seq + 1
     /\ asked' = {StartLoad(n, NameOf(v, d), "store")}
     /\ UNCHANGED <<fence, adapters, closed, strays, requests, sealed>>
@@ -447,7 +450,7 @@ LoadedIsHere ==               \* I14: what probes and what is READY is on the en
         m \in DOMAIN adapters /\ adapters[m].number = n /\ adapters[m].state = "PRESENT"
 
 OnlyReadyServes ==            \* I14: requests run on what is proved, until it is being removed
-    \A m \in DOMAIN adapters : (adapters[m].refs > 0 /\ adapters[m].state = "PRESENT") => Serves(m)
+    \A m \in DOMAIN adapters : (adapters[m].refs > 0 /\ adapters[m].state = "PRESENT") => adapters[m].number \in Ready
 
 RemovedByNumber ==            \* I6: what is being removed is a stranger's, or its number works here no more
     \A m \in DOMAIN adapters :
@@ -517,8 +520,8 @@ LifecycleIsKept ==            \* I8: a work starts at most one load, an adapter 
               \/ adapters'[m].state = adapters[m].state
               \/ <<adapters[m].state, adapters'[m].state>> \in AdapterMoves]_vars
 
-RunningIsWaitedFor ==         \* nothing that runs is forgotten: doomed or not, its own result ends it
-    [][/\ \A n \in DOMAIN works : works[n].state \in Running /\ n \notin DOMAIN works' => seq' = seq + 1
+RunningIsWaitedFor ==         \* nothing that runs is forgotten before its own result; what is doomed stays so
+    [][/\ \A n \in DOMAIN works : works[n].state \in Running /\ n \notin DOMAIN works' => works[n].doomed
        /\ \A n \in DOMAIN works \cap DOMAIN works' : works[n].doomed => works'[n].doomed]_vars
 
 OneCollective ==              \* I8: a bucket whose receive was posted is never posted again

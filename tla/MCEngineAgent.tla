@@ -94,11 +94,7 @@ OverIsForEver ==              \* I8, I12: no load, no collective, no READY of it
            /\ Over(n) => Over(n)'
            /\ n \in DOMAIN works => (n \in DOMAIN works' \/ Over(n)')]_vars
 
-NothingOfTheOverServes ==     \* what a number that is over loaded is being removed
-    \A m \in DOMAIN adapters :
-        (adapters[m].number # NoNumber /\ adapters[m].state = "PRESENT") => ~Over(adapters[m].number)
-
-OnlyTheOverIsRemoved ==       \* I6: and nothing else is
+OnlyTheOverIsRemoved ==       \* I6: nothing else is
     \A m \in DOMAIN adapters :
         (adapters[m].number # NoNumber /\ adapters[m].state # "PRESENT") => Over(adapters[m].number)
 =============================================================================

@@ -38,6 +38,7 @@ KEY_OF: Mapping[str, Callable[[int], int]] = {
     "OneTwoOne": lambda n: 2 if n == 2 else 1,
 }
 COUNTS: Mapping[str, tuple[int, ...]] = {"AnyCount": (-1, 0, 1), "OnlyZero": (0,)}
+NAMING = (orders.Begin, orders.End, orders.Cleanup, orders.Load, orders.Unload)
 NEVER = "Mistaken"
 """The name of every step that an input with a mistake would take."""
 
@@ -77,7 +78,7 @@ class AgentBox:
 
     def listings(self) -> list[frozenset[str]]:
         """What an engine may list."""
-        called = self.names.adapters()
+        called = self.names.called
         managed = [name for name, record in called.items() if record["version"]]
         if self.Listings == "NothingOrAll":
             return [frozenset(), frozenset(called)]
@@ -85,7 +86,7 @@ class AgentBox:
 
     def stray_names(self) -> list[str]:
         """What a stray order may name."""
-        called = self.names.adapters()
+        called = self.names.called
         return [name for name, record in called.items() if record["version"] or self.StrayNames == "Name"]
 
 
@@ -137,12 +138,12 @@ def _orders(box: AgentBox) -> Iterator[Input]:
 
 def _misnamed(given: Iterable[Input]) -> Iterator[Input]:
     for item in given:
-        if isinstance(item, orders.Begin | orders.End | orders.Cleanup | orders.Load | orders.Unload):
+        if isinstance(item, NAMING):
             yield evolve(item, lora_name=lora_name(item.key, "0" * 64))
 
 
 def _requests_and_results(box: AgentBox) -> Iterator[Input]:
-    called = list(box.names.adapters())
+    called = list(box.names.called)
     yield from (inputs.Acquire(rid=r, lora_name=name) for r, name in product(box.Rid, called))
     yield from (inputs.Release(rid=r) for r in box.Rid)
     yield from (inputs.Settle(rid=r, key=box.names.key(v)) for r, v in product(box.Rid, box.Version))
@@ -162,7 +163,8 @@ def _requests_and_results(box: AgentBox) -> Iterator[Input]:
 def fixed_inputs(box: AgentBox) -> list[Input]:
     """Every input but the listings, whose seq is the agent's."""
     given = list(_orders(box))
-    all_of_them = [*given, *_misnamed(given[: len(given) // len(box.Address)]), *_requests_and_results(box)]
+    misnamed = _misnamed(given[: len(given) // len(box.Address)]) if len(box.Address) > 1 else ()
+    all_of_them = [*given, *misnamed, *_requests_and_results(box)]
     silent = {"AskStatus", "TakeInventory", "ReceiveBucket"}  # these must do nothing, in every box
     return [item for item in all_of_them if type(item).__name__ in {*box.Happens, *silent}]
 
@@ -183,8 +185,9 @@ def action_of(a: Agent, item: Input) -> str:
 
 def _mistaken(a: Agent, item: Input) -> bool:
     if isinstance(item, inputs.ORDERS):
-        named = getattr(item, "lora_name", ""), getattr(item, "key", None), getattr(item, "digest", "")
-        if {name: getattr(item, name) for name in US} != US or (named[1] and named[0] != lora_name(*named[1:])):
+        if {name: getattr(item, name) for name in US} != US:
+            return True
+        if isinstance(item, NAMING) and item.lora_name != lora_name(item.key, item.digest):
             return True
     match item:
         case orders.End():
@@ -231,7 +234,7 @@ def walk_agent(
                 images[done.agent] = state_of(agent_as_tla(done.agent, names))
                 todo.append(done.agent)
                 assert len(images) <= max_agents, f"{box.name} has more than {max_agents} agents"
-            asked = text_of(asked_as_tla(done.actions, done.agent, names))
+            asked = text_of(asked_as_tla(done.actions, done.agent, names)) if done.actions else "[]"
             out.add((action_of(agent, item), images[done.agent], asked))
         other, known = futures.setdefault(images[agent], (agent, frozenset(out)))
         if known != out:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
 from lorafsm.engine import Agent, actions
 from lorafsm.engine.actions import Action
@@ -42,19 +42,21 @@ class AgentNames:
     reclaim_ids: tuple[str, ...]
     operation_keys: tuple[str, ...]
     rids: tuple[str, ...]
+    called: Mapping[str, Mapping[str, Plain]] = field(init=False)
+    """The specification's name for each name that an adapter may have."""
 
-    def key(self, version: int) -> VersionKey:
-        """The key of a version."""
-        return VersionKey(self.epoch, version)
-
-    def adapters(self) -> dict[str, dict[str, Plain]]:
-        """The specification's name for each name that an adapter may have."""
+    @called.default
+    def _called(self) -> Mapping[str, Mapping[str, Plain]]:
         managed = {
             lora_name(self.key(version), digest): {"version": version, "digest": short}
             for version in self.versions
             for short, digest in self.digests.items()
         }
         return {**managed, **{name: {"version": 0, "digest": name} for name in self.strangers}}
+
+    def key(self, version: int) -> VersionKey:
+        """The key of a version."""
+        return VersionKey(self.epoch, version)
 
     def digest(self, digest: str) -> str:
         """The short name of a digest."""
@@ -64,7 +66,7 @@ class AgentNames:
 
 def agent_as_tla(a: Agent, names: AgentNames) -> dict[str, Plain]:
     """The values of the specification's variables, but for `asked`."""
-    called = names.adapters()
+    called = names.called
     strays = {key: {"name": called[s.lora_name], "number": s.number} for key, s in a.strays.items()}
     return {
         "seq": a.seq,
@@ -99,7 +101,7 @@ def _adapter(x: Adapter, called: Mapping[str, Mapping[str, Plain]], names: Agent
 
 def asked_as_tla(asked: Iterable[Action], a: Agent, names: AgentNames) -> list[Plain]:
     """What a step asked for, as the value of `asked`; `a` is the agent after it."""
-    called = names.adapters()
+    called = names.called
     each = [_ask(action, a, called, names) for action in asked]
     assert len({text_of(ask) for ask in each}) == len(each), f"one step asks twice: {each}"
     return plain_set(each)
