@@ -1,8 +1,6 @@
-"""The real UnifiedRadixCache of SGLang 0.5.23 on a CPU, driven like ours.  Runs in a process of its own.
+"""The real UnifiedRadixCache of SGLang 0.5.23 on a CPU, driven like ours.
 
-    python -m tests.kv.original < jobs.pickle-free.json > answers.json
-
-needs the CPU stand-ins on PYTHONPATH (`lorafsm_sglang.cpu_profile.cpu_environment`).
+Importable only in a process that has the CPU stand-ins on its path: see `tests.kv.compare`.
 """
 
 from __future__ import annotations
