@@ -434,6 +434,26 @@ async def sessions(world: World) -> dict[str, Any]:
     return seen
 
 
+async def model_names(world: World) -> dict[str, Any]:
+    """OpenAI's `model`: a managed name without a base in front of it."""
+    from sglang.srt.entrypoints.openai.serving_base import OpenAIServingBase
+
+    from lorafsm_sglang.guard.routes import read_model_names
+
+    class Serving(OpenAIServingBase):
+        def __init__(self) -> None:
+            self.tokenizer_manager = world.tm
+
+        _convert_to_internal_request = _request_id_prefix = None
+
+    name = await world.load("A")
+    serving = Serving()
+    native = serving._resolve_lora_path(name, None)
+    read_model_names()
+    asked = (name, f"base:{name}", "base", "base:visitor")
+    return {"native": native, "guarded": [serving._resolve_lora_path(model, None) for model in asked], "name": name}
+
+
 async def stress(world: World) -> dict[str, Any]:
     """60 requests that end in every way, all at once."""
     name = await world.load("A")
@@ -483,7 +503,9 @@ async def scenarios(world: World) -> None:
     chosen: list[tuple[str, Awaitable[Any]]] = [(each.__name__, each(world)) for each in both]
     if world.guard is not None:
         chosen = [(how, end_of_one(world, how)) for how in ENDS] + chosen
-        chosen += [(each.__name__, each(world)) for each in (samples, batch, failed_load, sessions, stress, cost)]
+        chosen += [
+            (each.__name__, each(world)) for each in (samples, batch, failed_load, sessions, model_names, stress, cost)
+        ]
     for name, work in chosen:
         try:
             seen = await asyncio.wait_for(work, 30)

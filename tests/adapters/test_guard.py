@@ -20,11 +20,18 @@ from lorafsm.engine import answers as an
 from lorafsm.engine.orders import ORDERS, ArmBucket, ReceiveBucket, Settle
 from lorafsm.errors import InvalidField
 from lorafsm.identity import VersionKey, lora_name
-from lorafsm.manifest import store_plan
+from lorafsm.manifest import Plan, store_plan
 from lorafsm.orders import AskStatus, Begin, Cleanup, End, Load, TakeInventory, Unload, UnloadStray
 from lorafsm.outcomes import Code
 from lorafsm.records import Resident
-from lorafsm_sglang.guard import AttestationError, GuardedEngine, guard_environment, settings_from, write_token
+from lorafsm_sglang.guard import (
+    AttestationError,
+    GuardedEngine,
+    guard_environment,
+    relax_wire,
+    settings_from,
+    write_token,
+)
 from lorafsm_sglang.guard.admission import RequestRefused, Rids, Screen
 from lorafsm_sglang.guard.attestation import judge
 from lorafsm_sglang.guard.configuration import SETTINGS, agent_slots, faults_in
@@ -324,6 +331,70 @@ def test_a_body_that_is_no_small_object_is_refused(raw: bytes):
 def test_an_answer_of_another_protocol_is_refused(body: Any):
     with pytest.raises(InvalidField):
         read_answer(body)
+
+
+# -- Relax's words ----------------------------------------------------------------------------------------
+
+CALL: dict[str, Any] = {"protocol_version": 2, "version_id": 3, "digest": DIGEST, "attempt_id": 1}
+
+
+@pytest.mark.parametrize(
+    "more, orders",
+    [
+        ({"op": "begin", "num_buckets": 0}, [Begin(**WHO, **WHAT, number=1, plan=store_plan())]),
+        (
+            {"op": "begin", "num_buckets": 2, "plan_digest": "d" * 64},
+            [Begin(**WHO, **WHAT, number=1, plan=Plan(2, "d" * 64))],
+        ),
+        (
+            {"op": "bucket", "bucket": 1},
+            [ArmBucket(**WHO, number=1, bucket=1), ReceiveBucket(**WHO, number=1, bucket=1)],
+        ),
+        ({"op": "end", "lora_name": NAME}, [End(**WHO, **WHAT, number=1)]),
+        ({"op": "status"}, [AskStatus(**WHO, number=1)]),
+        ({"op": "cleanup"}, [Cleanup(**WHO, **WHAT, number=1)]),
+        ({"op": "unload", "reclaim_id": "r1"}, [Unload(**WHO, **WHAT, reclaim_id="r1")]),
+        ({"op": "unload"}, [Unload(**WHO, **WHAT, reclaim_id="unload-e1-3")]),
+        ({"op": "status", "engine_incarnation": 6}, [AskStatus(**{**WHO, "incarnation": 6}, number=1)]),
+    ],
+)
+def test_relaxs_calls_are_orders(more: dict[str, Any], orders: list[Any]):
+    assert list(relax_wire.read_call({**CALL, **more}, "E0", "e1", 7)) == orders
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [
+        ({"protocol_version": 1}, "protocol_version"),
+        ({"op": "pause"}, "op"),
+        ({"op": "end", "digest": "x"}, "digest"),
+        ({"op": "end", "attempt_id": True}, "attempt_id"),
+        ({"op": "end", "lora_name": "other"}, "lora_name"),
+        ({"op": "end", "lora_id": "i"}, "lora_id"),
+        ({"op": "begin", "num_buckets": 1}, "plan_digest"),
+        ({"op": "begin"}, "num_buckets"),
+        ({"op": "bucket"}, "bucket"),
+        ({"op": "unload", "reclaim_id": "-"}, "reclaim_id"),
+    ],
+)
+def test_a_malformed_call_of_relax_names_its_field(change: dict[str, Any], field: str):
+    with pytest.raises(InvalidField) as caught:
+        relax_wire.read_call({**CALL, **change}, "E0", "e1", 7)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("answer", ALL_ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_relax_can_tell_done_from_refused_from_unknown(answer: Any):
+    status, receipt = relax_wire.write_receipt(evolve(answer, incarnation=7), CALL, "e1")
+    assert receipt["success"] is (status == 200)
+    assert (receipt["lora_name"], receipt["version_id"], receipt["attempt_id"]) == (NAME, 3, 1)
+    assert (receipt["engine_incarnation"], receipt["digest"]) == (7, DIGEST)
+    if isinstance(answer, an.Pending | an.Unknown):
+        assert status == 503
+    elif isinstance(answer, an.Refused | an.Failed):
+        assert 400 <= status < 500
+    elif isinstance(answer, an.Ready):
+        assert receipt["state"] == "READY_LOCAL"
 
 
 # -- admission --------------------------------------------------------------------------------------------

@@ -101,6 +101,13 @@ def test_a_load_that_sglang_refuses_fails_and_leaves_nothing(seen: dict[str, See
     assert seen["guarded"]["failed_load"] == {"answer": "Failed", "reason": "made up: rank too large", "left": 0}
 
 
+def test_a_managed_name_as_model_is_never_the_base(seen: dict[str, Seen]):
+    """SGLang alone takes it for the base model's name."""
+    row = seen["guarded"]["model_names"]
+    assert row["native"] is None
+    assert row["guarded"] == [row["name"], row["name"], None, "visitor"]
+
+
 def test_the_guard_costs_little_cpu(seen: dict[str, Seen]):
     assert seen["guarded"]["cost"]["cpu_us"] < GUARD_CPU_US
 

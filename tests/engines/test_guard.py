@@ -371,6 +371,30 @@ async def test_buckets_come_into_the_stash_and_are_proved_before_the_load(engine
     assert stashes_of(number) == []
 
 
+async def test_relaxs_first_wire_is_spoken(engine: GuardedEngine, stored, web: EnginePort, raw, guarded: Guarded):
+    """protocol_version 2: begin, end, status, unload with receipts; a wrong field is 400, a fenced number 409."""
+    a = stored("A")
+    number = next(_numbers)
+
+    async def call(op: str, **more: Any) -> tuple[int, dict[str, Any]]:
+        body = {"protocol_version": 2, "op": op, "version_id": a.key.version_id, "digest": a.digest, **more}
+        answer = await raw.post("/update_lora_from_distributed", json=body, headers={"X-Lorafsm-Token": guarded.token})
+        return answer.status_code, answer.json()
+
+    status, receipt = await call("begin", attempt_id=number, num_buckets=0)
+    assert (status, receipt["state"]) == (200, "PREPARED")
+    for op in ("end", "end", "status"):
+        status, receipt = await call(op, attempt_id=number)
+        assert (status, receipt["state"], receipt["lora_name"]) == (200, "READY_LOCAL", a.lora_name)
+        assert receipt["engine_incarnation"] == engine.incarnation
+    assert isinstance(await web.score(PROMPT, a.lora_name, rid()), OK)
+    assert (await call("unload"))[1]["state"] == "UNLOADED"
+    assert (await call("end", attempt_id=number))[0] == 409
+    status, refused = await call("end", attempt_id="x")
+    assert (status, refused["error"]["field"]) == (400, "attempt_id")
+    assert (await raw.post("/update_lora_from_distributed", json={})).status_code == 401
+
+
 # -- side doors -------------------------------------------------------------------------------------------
 
 

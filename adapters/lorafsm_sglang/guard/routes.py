@@ -21,8 +21,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from lorafsm.engine.answers import Answer
 from lorafsm.engine.orders import Settle
 from lorafsm.errors import InvalidField
+from lorafsm.identity import is_managed
+from lorafsm_sglang.guard import relax_wire
 from lorafsm_sglang.guard.executor import LONGEST_WAIT_S
 from lorafsm_sglang.guard.guard import LoraGuard
 from lorafsm_sglang.guard.settings import TOKEN_HEADER
@@ -42,7 +45,23 @@ def install(guard: LoraGuard) -> bool:
     if server is None:
         return False
     server.app.router.routes[0:0] = routes(guard)
+    read_model_names()
     return True
+
+
+def read_model_names() -> None:
+    """In OpenAI's routes a `model` that is a managed name means that version, exactly.
+
+    SGLang takes any name without a colon for the base model, and would answer with the base.
+    """
+    from sglang.srt.entrypoints.openai.serving_base import OpenAIServingBase
+
+    native = OpenAIServingBase._resolve_lora_path
+
+    def resolve(self: Any, request_model: str, explicit_lora_path: Any) -> Any:
+        return request_model if is_managed(request_model) else native(self, request_model, explicit_lora_path)
+
+    OpenAIServingBase._resolve_lora_path = resolve
 
 
 def routes(guard: LoraGuard) -> list[Route]:
@@ -59,6 +78,7 @@ def routes(guard: LoraGuard) -> list[Route]:
         route("/lorafsm/status", handlers.status, "GET"),
         route("/lorafsm/operations", handlers.operations, "GET"),
         route("/lorafsm/buckets/{number:int}/{bucket:int}", handlers.bucket, "PUT"),
+        route(relax_wire.ROUTE, handlers.relax, "POST"),
     ]
 
 
@@ -131,6 +151,20 @@ class Handlers:
         number, bucket = request.path_params["number"], request.path_params["bucket"]
         await self._guard.executor.deliver(number, bucket, await request.body())
         return JSONResponse({"ok": True})
+
+    async def relax(self, request: Request) -> JSONResponse:
+        """An order in Relax's words; waits as long as a call may."""
+        data = read_json(await request.body())
+        agent = self._guard.executor.agent
+        orders = relax_wire.read_call(data, agent.engine, agent.epoch, agent.incarnation)
+        answer: Answer | None = None
+        for order in orders:
+            answer = await self._guard.carry_out(order, LONGEST_WAIT_S)
+            if not answer.ok:
+                break
+        assert answer is not None
+        status, receipt = relax_wire.write_receipt(answer, data, agent.epoch)
+        return JSONResponse(receipt, status)
 
 
 def attest(guard: LoraGuard) -> dict[str, Any]:
