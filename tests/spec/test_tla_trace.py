@@ -23,7 +23,7 @@ from tests.adapters.journal_stories import CONFIG, EPOCH, life
 from tests.spec import tla_boxes
 from tests.spec.tla_boxes import Box, read_box, start, story
 
-WALKS, LENGTH, SEED = 24, 60, 7
+WALKS, LENGTH, SEED = 12, 60, 7
 BOXES = ("long_from_nothing", "repair", "withdraw", "publication", "lag", "leases", "sessions")
 
 
