@@ -102,8 +102,11 @@ def _subsets(items: list[str]) -> Iterator[tuple[str, ...]]:
     return chain.from_iterable(combinations(items, size) for size in range(len(items) + 1))
 
 
-def _plan(buckets: int) -> Plan:
-    return Plan(buckets, "f" * 64)
+def _plans(box: AgentBox) -> Iterator[Plan]:
+    for buckets in box.Plans:
+        yield Plan(buckets, "f" * 64)
+        if buckets > 1:  # another cut into as many: the map drops the difference
+            yield Plan(buckets, "e" * 64)
 
 
 def _named(box: AgentBox, version: int, digest: str) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def _orders(box: AgentBox) -> Iterator[Input]:
             named = _named(box, version, digest)
             for number in box.Attempts:
                 if version == box.key_of(number):
-                    yield from (orders.Begin(**at, **named, number=number, plan=_plan(b)) for b in box.Plans)
+                    yield from (orders.Begin(**at, **named, number=number, plan=plan) for plan in _plans(box))
             for number in box.Number:
                 yield orders.End(**at, **named, number=number)
                 yield orders.Cleanup(**at, **named, number=number)
