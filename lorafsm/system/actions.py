@@ -147,6 +147,13 @@ class Report:
 
 
 @frozen
+class Open:
+    """The next session opens, and binds nothing."""
+
+    sequence: int
+
+
+@frozen
 class Bind:
     """The next session opens and binds to the default."""
 
@@ -274,6 +281,7 @@ Action: TypeAlias = (
     | Finish
     | EndRequest
     | Report
+    | Open
     | Bind
     | Dispatch
     | Settle

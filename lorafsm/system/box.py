@@ -50,6 +50,8 @@ class SystemBox:
     budgets: Map[str, int] = field(default=Map(), converter=Map)
     config: Config = _CONFIG
     stored_late: bool = False  # a version's bytes are stored in an action of its own, not with the reserve
+    opens_first: bool = False  # a session opens in an action of its own, before it binds
+    foreign: bool = False  # messages of another deployment's epoch are on their way
     late_decisions: bool = False  # commit, abort, claims and repairs travel as messages, and may be lost or doubled
 
     def __attrs_post_init__(self) -> None:

@@ -22,6 +22,9 @@ _ROOMY = Config(base_fingerprint="base", repair_backoff=0, capacity=3, engine_sl
 
 BOXES: Mapping[str, SystemBox] = {
     "nothing goes wrong": _box(versions=2, sessions=1),
+    "sessions before versions, and messages of old": _box(
+        versions=2, sessions=1, opens_first=True, foreign=True, budgets={"lose": 1}
+    ),
     "nothing goes wrong on two engines": _box(engines=2, versions=2, sessions=1, buckets=1, published=1),
     "lost messages": _box(engines=2, **_FIRST, budgets={"lose": 2}),
     "doubled messages": _box(engines=2, **_FIRST, budgets={"duplicate": 1}),

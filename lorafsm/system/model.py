@@ -13,14 +13,16 @@ from lorafsm.dispatch import Guard, dispatch_invariants, dispatch_step, new_guar
 from lorafsm.dispatch import records as heard
 from lorafsm.engine.invariants import agent_invariants
 from lorafsm.explore import Exploration, explore
+from lorafsm.identity import SessionKey
 from lorafsm.lifecycle import ALIVE, VersionState
+from lorafsm.orders import TakeInventory
 from lorafsm.records import Registry, new_registry
 from lorafsm.registry.view import lacks
 from lorafsm.system import actions as do
 from lorafsm.system import engines, faults, network, owner, process, publishing
 from lorafsm.system import invariants as of_system
 from lorafsm.system.box import SystemBox
-from lorafsm.system.records import Cell, Driver, Process, System
+from lorafsm.system.records import Cell, Driver, Message, Process, System
 from lorafsm.system.rules import REAL, Rules
 from lorafsm.system.world import BASE, EPOCH, OWNER, World
 
@@ -54,6 +56,8 @@ class Model:
         budgets = tuple(box.budgets[kind] for kind in world.kinds)
         none = tuple(0 for _ in budgets)
         state = System(world.cell(registry), fleet, world.cell(Driver()), world.cell(self._guard()), (), none, ())
+        if box.foreign:
+            state = world.sent(state, self._foreign())
         for version in range(1, box.published + 1):
             state = self.step(state, do.Reserve(world.key(version))).state
             state = self._settled(state)
@@ -73,6 +77,11 @@ class Model:
         for event in (*joins, ev.OwnerUp(owner=OWNER)):
             r = self.world.rules.registry(r, event).registry
         return r
+
+    def _foreign(self) -> tuple[Cell[Message], ...]:
+        """What an earlier deployment left on its way."""
+        order = TakeInventory(epoch="e0", engine=self.world.ids[0], incarnation=1)
+        return self.world.cell(order), self.world.cell(ev.BindFirst(session=SessionKey("e0", OWNER, 0)))
 
     def _guard(self) -> Guard:
         return dispatch_step(new_guard(EPOCH, OWNER, margin=0), heard.LeaseRenewed(sent=0, lease=1)).guard

@@ -29,8 +29,11 @@ def _of_sessions(world: World, registry: Cell[Registry], owner: Cell[Guard]) -> 
     wanted: list[do.Action] = []
     if g.lost:
         return ()
-    if g.next_sequence < world.box.sessions and r.default is not None:
-        wanted.append(do.Bind(g.next_sequence))
+    if g.next_sequence < world.box.sessions:
+        if world.box.opens_first:
+            wanted.append(do.Open(g.next_sequence))
+        elif r.default is not None:
+            wanted.append(do.Bind(g.next_sequence))
     for sequence, known in sorted(g.sessions.items()):
         wanted += _of_session(world, r, sequence, known)
     return tuple(wanted)
@@ -44,8 +47,19 @@ def _of_session(world: World, r: Registry, sequence: int, known: GuardedSession)
             yield do.Close(sequence)
         return
     yield do.BeginClose(sequence)
+    if known.binding is None:
+        yield do.Bind(sequence)
+        yield from (do.Dispatch(sequence, engine) for engine in world.ids)  # which its guard refuses
     if known.binding is not None and known.attempts < world.box.requests:
         yield from (do.Dispatch(sequence, engine) for engine in routable(r, known.binding.key))
+
+
+def open_session(world: World, state: System, action: do.Open) -> tuple[System, str]:
+    """Register the session (rule 7)."""
+    session = world.session(action.sequence)
+    state, outcome = world.tell(state, ev.Open(session=session))
+    state, _ = world.ask_guard(state, heard.Opened(session=session))
+    return state, outcome.code
 
 
 def bind(world: World, state: System, action: do.Bind) -> tuple[System, str]:
@@ -146,6 +160,7 @@ def close(world: World, state: System, action: do.Close) -> tuple[System, str]:
 
 
 STEPS: Mapping[type[Any], Callable[[World, System, Any], tuple[System, str]]] = {
+    do.Open: open_session,
     do.Bind: bind,
     do.Dispatch: dispatch,
     do.Settle: settle,

@@ -55,6 +55,8 @@ def _of_others(action: do.Action) -> str:
             return f"Request {rid} ends on {engine}."
         case do.Report(engine):
             return f"The inventory of {engine} is sent."
+        case do.Open(sequence):
+            return f"Session {sequence} opens."
         case do.Bind(sequence):
             return f"Session {sequence} opens and binds."
         case do.Dispatch(sequence, engine):

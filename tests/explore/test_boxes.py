@@ -38,7 +38,8 @@ FAILING = {
     "count": ("finish CountRequests", "failed"),
     "corrupt": ("finish StartLoad", "corrupt"),
 }
-OF_THE_GUARD = {Code.RETRY_UNSAFE}  # an owner's process says it, not the registry
+# What an owner's guard says, and not the registry; and what its boxes, which have one epoch, leave out.
+OF_THE_SYSTEM = {Code.RETRY_UNSAFE, Code.NO_BINDING, Code.OTHER_EPOCH}
 
 
 @pytest.mark.timeout(600)
@@ -75,8 +76,8 @@ def test_every_event_and_every_refusal_happens_in_some_box():
     assert {event for event, code in taken if code == "OK"} == ALL_EVENTS
     composed = {code for name in BOXES for _, code in searched(name).taken}
     codes = {code for _, code in taken}
-    assert set(Code) - codes - OF_THE_GUARD == set()
-    assert composed >= OF_THE_GUARD
+    assert set(Code) - codes <= OF_THE_SYSTEM
+    assert composed >= OF_THE_SYSTEM
 
 
 def test_a_box_names_only_known_faults():
@@ -126,5 +127,8 @@ def test_every_action_has_words():
         state, draw = model.start(), Random(1)
         for _ in range(400):
             moves = list(model.moves(state))
+            if not moves:
+                state = model.start()
+                continue
             assert all(in_words(action).endswith(".") for action in moves)
             state = model.step(state, draw.choice(moves)).state
