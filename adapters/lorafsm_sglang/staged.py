@@ -8,6 +8,7 @@ reload, requests that come around this port) is not promised here; `lorafsm_sgla
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
@@ -71,6 +72,7 @@ class StagedEngine:
     source: ArtifactSource
     base_fingerprint: str
     clock: Callable[[], int]
+    visible_timeout_s: float = 5.0  # how long a begin looks for an artifact that is not visible yet
     load_timeout_s: float = 60.0
     unload_timeout_s: float = 600.0
     observe: Observer = _unobserved
@@ -138,7 +140,7 @@ class StagedEngine:
             return self._failed(order.number, "this number is fenced or its version closed; nothing was created")
         self.fence = order.number
         try:
-            await self._fetch(order)
+            await self._fetch_when_visible(order)
         except (LoraFsmError, OSError) as error:
             return self._failed(order.number, f"the artifact could not be staged: {error}")
         return Prepared(
@@ -197,6 +199,19 @@ class StagedEngine:
             now=self.clock(),
             **common,
         )
+
+    async def _fetch_when_visible(self, order: Begin) -> None:
+        """Fetch; an artifact that a shared file system does not show yet is looked for again, inside this attempt."""
+        pause, left = 0.1, self.visible_timeout_s
+        while True:
+            try:
+                return await self._fetch(order)
+            except LoraFsmError as error:
+                if error.code != "ARTIFACT_MISSING" or left <= 0:
+                    raise
+            wait = min(left, pause * random.uniform(0.5, 1.5))  # noqa: S311 - engines should not ask all at once
+            await asyncio.sleep(wait)
+            pause, left = pause * 2, left - wait
 
     async def _fetch(self, order: Begin | Load) -> None:
         copy = asyncio.to_thread(self.source.fetch, order.key, order.digest)

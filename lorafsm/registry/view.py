@@ -7,7 +7,7 @@ from bisect import bisect_right
 from lorafsm.holders import Holder
 from lorafsm.identity import LARGEST_INT, SessionKey, VersionKey
 from lorafsm.lifecycle import ALIVE, SERVES, EngineState, OwnerState, SessionState, TargetState, VersionState
-from lorafsm.outcomes import Binding, Blocker, Code, Refusal
+from lorafsm.outcomes import Aborted, Binding, Blocker, Code, Committed, Refusal
 from lorafsm.records import Attempt, Engine, Owner, Registry, Target, Version
 
 
@@ -40,6 +40,15 @@ def unready_targets(r: Registry, attempt: Attempt) -> tuple[str, ...]:
             if t.state is not TargetState.READY or r.engines[t.engine].state not in ALIVE
         )
     )
+
+
+def attempt_outcome(r: Registry, number: int) -> Committed | Aborted | None:
+    """How an attempt ended, the same for whoever asks and for ever; None: it is open, or there is none (RFC 6).
+
+    Training ranks that wait for one outcome read this: it does not say who asked or who decided.
+    """
+    stored = r.receipts.get(("commit", str(number))) or r.receipts.get(("abort", str(number)))
+    return stored if isinstance(stored, Committed | Aborted) else None
 
 
 def routable(r: Registry, key: VersionKey) -> tuple[str, ...]:

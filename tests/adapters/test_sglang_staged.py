@@ -147,6 +147,7 @@ async def test_a_status_answers_what_is_stored_and_does_nothing(e0: Beside):
 
 async def test_a_copy_that_cannot_be_made_is_a_clean_no(e0: Beside):
     e0.copies.missing.add(NAME)
+    e0.staged.visible_timeout_s = 0.2
     failed = await e0.staged.carry_out(begin())
     assert isinstance(failed, ev.TargetFailed)
     assert "not in the store" in failed.reason
