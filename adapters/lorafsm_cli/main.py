@@ -112,6 +112,26 @@ def diagram(
         typer.echo("\n".join(f"%% {name}\n{text.strip()}\n" for name, text in drawn.items()).rstrip())
 
 
+trace = typer.Typer(
+    cls=OneLineGroup, help="Check journals against the formal specification.", rich_markup_mode=None
+)
+app.add_typer(trace, name="trace")
+
+
+@trace.command("check")
+def trace_check(
+    journal: Annotated[Path, typer.Argument(help="A journal file; its writer may live.")],
+    as_json: Json = False,
+) -> None:
+    """Whether TLC accepts every row of a journal, state by state, as a behaviour of LoraRegistry.tla (needs Java)."""
+    from lorafsm_tla.jar import java, tla2tools
+    from lorafsm_tla.trace import check_journal
+
+    java(), tla2tools()  # say what is missing before anything starts
+    said = check_journal(journal)
+    print_json({"journal": str(journal), "accepted": True, "said": said}) if as_json else typer.echo(said)
+
+
 @app.command()
 def explore(
     box: Annotated[str, typer.Option(help="Name of a box; left out: every box that is searched to its end.")] = "",
