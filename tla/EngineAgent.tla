@@ -5,8 +5,9 @@
 (* for ever.  A restarted engine is a new agent that remembers nothing.    *)
 (*                                                                         *)
 (* Only what changes something, or asks for something to be done, is an    *)
-(* action.  An order, a request or a result that the agent refuses, or     *)
-(* answers from what it knows, is an action that is not enabled.           *)
+(* action, and so are the answers that the registry builds on: a status,   *)
+(* Cleaned, Unloaded, StrayGone.  An order, a request or a result that is  *)
+(* refused is an action that is not enabled.                               *)
 (***************************************************************************)
 EXTENDS Integers, FiniteSets
 
@@ -33,7 +34,7 @@ VARIABLES
     strays,        \* what each stray order was for
     requests,      \* the adapter that each request in flight uses
     sealed,        \* the version of each request that was declared absent and must never start
-    asked          \* what the latest step asked the executor to do; each is carried out once
+    asked          \* what the latest step asked the executor to do, each to be done once; or all that it answered
 
 vars == <<seq, fence, tombstones, works, adapters, closed, strays, requests, sealed, asked>>
 
@@ -91,6 +92,13 @@ Asks ==
     \cup {PhysicalUnload(m, n) : m \in Name, n \in Number \cup {NoNumber}}
     \cup {TakeListing, AskQuarantine}
 
+Told ==
+    {<<"Status", n, status>> : n \in Number,
+                               status \in {"Unseen", "Prepared", "BucketDone", "Ready", "Failed", "Pending", "Cleaned"}}
+    \cup {<<"Cleaned", n>> : n \in Number}
+    \cup {<<"Unloaded", c>> : c \in ReclaimId}
+    \cup {<<"StrayGone", p>> : p \in OperationKey}
+
 TypeOK ==
     /\ seq \in Nat
     /\ fence \in Number \cup {NoNumber}
@@ -103,7 +111,7 @@ TypeOK ==
     /\ strays \in [OperationKey -> Stray \cup {NoStray}]
     /\ requests \in [Rid -> Name \cup {NoName}]
     /\ sealed \in [Rid -> Version \cup {NoVersion}]
-    /\ asked \subseteq Asks
+    /\ asked \subseteq Asks \cup Told
 
 -----------------------------------------------------------------------------
 (* A process that just started *)
@@ -177,6 +185,10 @@ AsksToSend(m, a) ==
       [] a.state = "LINGERING" -> {TakeListing}
       [] OTHER                 -> {}
 
+NumbersOf(v) ==               \* whose work or adapter is of v
+    {n \in DOMAIN works : works[n].key = v}
+    \cup ({adapters[m].number : m \in {x \in DOMAIN adapters : x.version = v}} \ {NoNumber})
+
 LoadedBy(N)  == {m \in DOMAIN adapters : adapters[m].number \in N}
 Strangers(m) == {x \in {m} \cap DOMAIN adapters : adapters[x].number = NoNumber}
 
@@ -193,6 +205,42 @@ Without(N, names, told) ==    \* numbers N are not to be here, nor these adapter
                 \cup UNION {AsksToSend(m, adapters[m]) : m \in sent}
     /\ seq' = seq + Cardinality(Rests(N)) + IF told THEN 1 ELSE 0
     /\ told \/ works' # works \/ asked' # {}
+
+-----------------------------------------------------------------------------
+(* What the agent answers.  To a question, and to an order that is done, the answer is all there is. *)
+
+StatusOf(n) ==
+    IF n \in DOMAIN works THEN
+        CASE works[n].doomed             -> "Pending"
+          [] works[n].state = "FAILED"   -> "Failed"
+          [] works[n].state = "READY"    -> "Ready"
+          [] OTHER -> IF ~IsAttempt(works[n]) THEN "Pending"
+                      ELSE IF works[n].received > 0 THEN "BucketDone" ELSE "Prepared"
+    ELSE IF LoadedBy({n}) # {} THEN "Pending"
+    ELSE IF n <= fence \/ n \in tombstones THEN "Cleaned" ELSE "Unseen"
+
+Answers(answer) ==
+    /\ asked' = {answer}
+    /\ UNCHANGED <<seq, fence, tombstones, works, adapters, closed, strays, requests, sealed>>
+
+NothingOf(n) == n \notin DOMAIN works /\ LoadedBy({n}) = {}
+
+AskStatus(to, n) == to = Us /\ Answers(<<"Status", n, StatusOf(n)>>)
+
+Cleaned(to, n) == to = Us /\ n <= fence /\ NothingOf(n) /\ Answers(<<"Cleaned", n>>)
+
+Unloaded(to, v, d, c) ==
+    /\ to = Us
+    /\ closed[v] = c
+    /\ NumbersOf(v) = {}
+    /\ Strangers(NameOf(v, d)) = {}
+    /\ Answers(<<"Unloaded", c>>)
+
+StrayGone(to, p, m, n) ==
+    /\ to = Us
+    /\ strays[p] = [name |-> m, number |-> n]
+    /\ IF n = NoNumber THEN Strangers(m) = {} ELSE NothingOf(n)
+    /\ Answers(<<"StrayGone", p>>)
 
 -----------------------------------------------------------------------------
 (* Orders of the publisher and its transport *)
@@ -273,10 +321,6 @@ UnloadStray(to, p, m, n) ==   \* remove what should not be there; its number, wh
 
 -----------------------------------------------------------------------------
 (* Orders of the reclaimer *)
-
-NumbersOf(v) ==               \* whose work or adapter is of v
-    {n \in DOMAIN works : works[n].key = v}
-    \cup ({adapters[m].number : m \in {x \in DOMAIN adapters : x.version = v}} \ {NoNumber})
 
 Unload(to, v, d, c) ==        \* close the version here for ever, and remove it, whichever number loaded it
     /\ to = Us
@@ -412,6 +456,9 @@ Next ==
     \/ \E to \in Address, n \in Number, v \in Version : Cleanup(to, n, v)
     \/ \E to \in Address, p \in OperationKey, m \in Name, n \in Number \cup {NoNumber} : UnloadStray(to, p, m, n)
     \/ \E to \in Address, v \in Version, d \in Digest, c \in ReclaimId : Unload(to, v, d, c)
+    \/ \E to \in Address, n \in Number : AskStatus(to, n) \/ Cleaned(to, n)
+    \/ \E to \in Address, p \in OperationKey, m \in Name, n \in Number \cup {NoNumber} : StrayGone(to, p, m, n)
+    \/ \E to \in Address, v \in Version, d \in Digest, c \in ReclaimId : Unloaded(to, v, d, c)
     \/ \E r \in Rid : Release(r) \/ (\E m \in Name : Acquire(r, m)) \/ (\E v \in Version : Settle(r, v))
     \/ \E n \in Number, ok \in BOOLEAN :
            \/ \E k \in 0..MaxBuckets : BucketFinished(n, k, ok)
@@ -490,6 +537,8 @@ AskedIsUnderWay ==            \* what was just asked for is what the agent waits
            /\ \A n \in Number \cup {NoNumber} : PhysicalUnload(m, n) \in asked =>
                   adapters[m].state = "UNLOADING" /\ adapters[m].number = n
     /\ TakeListing \in asked => \E m \in DOMAIN adapters : adapters[m].state = "LINGERING"
+    /\ \A n \in Number : <<"Status", n, "Ready">> \in asked => n \in Ready    \* and what was told is so
+    /\ \A n \in Number : <<"Cleaned", n>> \in asked => NothingOf(n) /\ n <= fence
     /\ AskQuarantine \in asked => \E m \in DOMAIN adapters : adapters[m].state = "UNKNOWN"
 
 -----------------------------------------------------------------------------

@@ -123,6 +123,16 @@ AcquireSealed(r, m) ==
     /\ UNCHANGED <<seq, fence, tombstones, works, closed, strays, sealed>>
 
 -----------------------------------------------------------------------------
+(* The registry is told what is not so *)
+
+\* What is ordered away is as good as gone.
+CleanedAtOnce(to, n) == to = Us /\ n <= fence /\ Answers(<<"Cleaned", n>>)
+
+\* The load was successful: that is enough.
+LoadedIsReady(n) ==
+    IF n \in DOMAIN works /\ works[n].state \in {"PROBING", "READY"} THEN "Ready" ELSE "Unseen"
+
+-----------------------------------------------------------------------------
 (* And two more *)
 
 \* Whatever the engine listed once is true.

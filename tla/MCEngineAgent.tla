@@ -43,9 +43,14 @@ Mistaken ==
               \/ \E n \in In("Cleanup", Attempts) : Cleanup(to, n, v)
               \/ \E n \in In("Load", Repairs) : Load(to, n, v, d)
               \/ \E c \in In("Unload", ReclaimId) : Unload(to, v, d, c)
+              \/ \E n \in In("AskStatus", Number) : AskStatus(to, n)
+              \/ \E n \in In("Cleaned", Number) : Cleaned(to, n)
+              \/ \E c \in In("Unloaded", ReclaimId) : Unloaded(to, v, d, c)
        \/ \E to \in Address \ {Us}, n \in In("ArmBucket", Number), k \in 0..MaxBuckets : ArmBucket(to, n, k)
        \/ \E to \in Address \ {Us}, p \in In("UnloadStray", OperationKey), m \in StrayNames,
              n \in Number \cup {NoNumber} : UnloadStray(to, p, m, n)
+       \/ \E to \in Address \ {Us}, p \in In("StrayGone", OperationKey), m \in StrayNames,
+             n \in Number \cup {NoNumber} : StrayGone(to, p, m, n)
        \/ \E n \in In("End", Number), v \in Version, d \in Digest :
               End(Us, n, v, d) /\ (v # works[n].key \/ d # works[n].digest)
        \/ \E n \in In("Cleanup", Number), v \in Version :
@@ -68,6 +73,11 @@ MCNext ==
     \/ \E p \in In("UnloadStray", OperationKey), m \in StrayNames, n \in Number \cup {NoNumber} :
            UnloadStray(Us, p, m, n)
     \/ \E v \in In("Unload", Version), d \in Digest, c \in ReclaimId : Unload(Us, v, d, c)
+    \/ \E n \in In("AskStatus", Number) : AskStatus(Us, n)
+    \/ \E n \in In("Cleaned", Number) : Cleaned(Us, n)
+    \/ \E v \in In("Unloaded", Version), d \in Digest, c \in ReclaimId : Unloaded(Us, v, d, c)
+    \/ \E p \in In("StrayGone", OperationKey), m \in StrayNames, n \in Number \cup {NoNumber} :
+           StrayGone(Us, p, m, n)
     \/ \E r \in In("Acquire", Rid), m \in Name : Acquire(r, m)
     \/ \E r \in In("Release", Rid) : Release(r)
     \/ \E r \in In("Settle", Rid), v \in Version : Settle(r, v)

@@ -19,7 +19,7 @@ from lorafsm.engine import orders as inputs
 from lorafsm.engine.orders import Input
 from lorafsm.identity import lora_name
 from lorafsm.manifest import Plan
-from lorafsm_tla.agent_state import AgentNames, agent_as_tla, asked_as_tla
+from lorafsm_tla.agent_state import AgentNames, agent_as_tla, answer_as_tla, asked_as_tla
 from lorafsm_tla.values import Graph, Plain, State, read_value, state_of, text_of
 
 EPOCH, ENGINE, INCARNATION = "e1", "E0", 2
@@ -232,6 +232,10 @@ def walk_agent(
         for item in chain(fixed, listings(box, agent)):
             done = step(agent, item)
             if done.agent is agent and not done.actions:
+                told = answer_as_tla(item, done.answer)
+                if told is not None and told[0] in box.Happens:
+                    name = NEVER if _mistaken(agent, item) else told[0]
+                    out.add((name, images[agent], text_of(told[1])))
                 continue
             if done.agent not in images:
                 images[done.agent] = state_of(agent_as_tla(done.agent, names))

@@ -10,9 +10,11 @@ Fields of the agent that the specification leaves out, and why no guard can tell
 * `Work.detail`, and the reasons in `AskQuarantine`, `Pending`, `Failed`...: words.
 * `Adapter.resident`: key and digest, which its name shows, and the number.
 
-The answers are not compared, nor in which order one step asks for several things: those are for different numbers
-or adapters, or free a stash, which nothing waits for.  That no dropped field matters is not taken on trust: every
-agent, not every image, is asked for its steps.
+Not compared is in which order one step asks for several things: those are for different numbers or adapters, or
+free a stash, which nothing waits for.  Answers are compared where the registry builds on them: the status of a
+number, and Cleaned, Unloaded and StrayGone as the answers to orders that are done.
+
+That no dropped field matters is not taken on trust: every agent, not every image, is asked for its steps.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from lorafsm.engine import Agent, actions
+from lorafsm.engine import Agent, actions, answers
 from lorafsm.engine.actions import Action
+from lorafsm.engine.answers import Answer
+from lorafsm.engine.orders import Input
 from lorafsm.engine.records import Adapter, Work
 from lorafsm.identity import VersionKey, lora_name
+from lorafsm.orders import AskStatus
 from lorafsm_tla.values import Plain, plain_set, text_of
 
 NO_NAME: Mapping[str, Plain] = {"version": 0, "digest": ""}
@@ -128,4 +133,28 @@ def _ask(action: Action, a: Agent, called: Mapping[str, Mapping[str, Plain]], na
         case actions.AskQuarantine(incarnation=incarnation):
             assert incarnation == a.incarnation, action
             words = ()
-    return {str(place): word for place, word in enumerate((type(action).__name__, *words), 1)}
+    return _tuple(type(action).__name__, *words)
+
+
+def answer_as_tla(item: Input, answer: Answer) -> tuple[str, list[Plain]] | None:
+    """The action and the value of `asked` for an answer that the registry builds on and that changed nothing."""
+    kind = type(answer).__name__
+    words: tuple[Plain, ...]
+    match item, answer:
+        case AskStatus(), answers.Refused():
+            return None
+        case AskStatus(number=number), _:
+            return "AskStatus", [_tuple("Status", number, kind)]
+        case _, answers.Cleaned(number=number):
+            words = (number,)
+        case _, answers.Unloaded(reclaim_id=reclaim_id):
+            words = (reclaim_id,)
+        case _, answers.StrayGone(operation_key=operation_key):
+            words = (operation_key,)
+        case _:
+            return None
+    return kind, [_tuple(kind, *words)]
+
+
+def _tuple(*words: Plain) -> dict[str, Plain]:
+    return {str(place): word for place, word in enumerate(words, 1)}
