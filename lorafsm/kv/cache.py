@@ -99,14 +99,11 @@ class SessionCache:
 
     def close(self, session: SessionKey) -> Released:
         """Close for ever (RFC 4.3).  Refs go; KV, locks, recency and the tree's shape stay as they are."""
-        live = self.sessions.live.get(session)
+        known = session not in self.sessions.live and self.sessions.is_closed(session)
+        live = self.sessions.close(session)
         if live is None:
-            known = self.sessions.is_closed(session)
-            self.sessions.close(session)
             return Released(session, Code.ALREADY_CLOSED if known else Code.OK)
-        released = self._release(live)
-        self.sessions.close(session)
-        return Released(session, Code.OK, released)
+        return Released(session, Code.OK, self._release(live))
 
     def end_owner(self, epoch: str, owner: str) -> int:
         """The process that held these sessions is gone (rule 9); how many sessions ended."""
@@ -329,7 +326,10 @@ class SessionCache:
             self.sessions.forget(live)
 
     def _release(self, live: Live) -> int:
-        return sum(coverage.release(live) for coverage in self.coverages)
+        released = 0
+        for coverage in self.coverages:
+            released += coverage.release(live)
+        return released
 
     def _held(self, live: Live) -> Held:
         return Held(live.key, max((node.end for node in live.frontiers[FULL]), default=0))

@@ -99,31 +99,30 @@ class Coverage:
     def register(self, live: Live, node: Node) -> None:
         """A request of the session ended at `node`: its frontier advances there."""
         leaf = self.component.reusable(node)
-        frontiers = live.frontiers[self._index]
-        old = next((here for here in path_up(node) if here in frontiers), None)
         if leaf is None:
             return
+        frontiers = live.frontiers[self._index]
+        old = next((here for here in path_up(node) if here in frontiers), None) if frontiers else None
         if leaf in frontiers:  # nothing new; but this branch is now the youngest
             del frontiers[leaf]
             frontiers[leaf] = False
-            return
-        if self.component.kind == FULL and (not frontiers or (old is not None and len(frontiers) == 1)):
-            for here in path_up(leaf):  # by the difference alone
-                if here is old:
-                    break
-                self._count(here, 1, expired=live.expired)
+        elif self.component.kind == FULL and len(frontiers) == (old is not None):
+            self._count_up(leaf, old, 1, expired=live.expired)  # by the difference alone
             if old is not None:
                 self._unmark(live, old)
             self._mark(live, leaf)
-            return
-        self._change(live, add=leaf, remove=old)
+        else:
+            self._change(live, add=leaf, remove=old)
 
     def release(self, live: Live) -> int:
         """Drop every ref of the session; the number of frontiers it had.  No value, lock or stamp changes."""
         frontiers = live.frontiers[self._index]
         released = len(frontiers)
-        for here in self._covered(frontiers):
-            self._count(here, -1, expired=live.expired)
+        if released == 1 and self.component.kind == FULL:
+            self._count_up(next(iter(frontiers)), None, -1, expired=live.expired)
+        else:
+            for here in self._covered(frontiers):
+                self._count(here, -1, expired=live.expired)
         for frontier in tuple(frontiers):
             self._unmark(live, frontier)
         return released
@@ -197,6 +196,25 @@ class Coverage:
         else:
             part.active += delta
         self._changed(node, part)
+
+    def _count_up(self, frontier: Node, stop: Node | None, delta: int, *, expired: bool) -> None:
+        """Count from a frontier upward, `stop` excluded.  The hot loop of full refs."""
+        node, above = frontier, frontier.parent
+        # What is above a node with device KV is a leaf of neither tier: it is ranked nowhere.
+        while above is not None and node is not stop:
+            self._count(node, delta, expired=expired)
+            ranked = not node.full.device
+            node, above = above, above.parent
+            if not ranked:
+                break
+        if expired:
+            while above is not None and node is not stop:
+                node.full.expired += delta
+                node, above = above, above.parent
+        else:
+            while above is not None and node is not stop:
+                node.full.active += delta
+                node, above = above, above.parent
 
     def _mark(self, live: Live, leaf: Node, *, fell: bool = False) -> None:
         live.frontiers[self._index][leaf] = fell

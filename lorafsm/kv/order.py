@@ -70,7 +70,7 @@ def full_key(policy: Policy) -> Callable[[Node, Part], Key]:
 
 def _full_lru(node: Node, part: Part) -> Key:
     if node.space.dead or node.space.idle:
-        return (0 if node.space.dead else 1, 0, part.stamp)
+        return (0 if node.space.dead else 1, part.active or part.expired, part.stamp)
     if part.active:
         return (4, part.active, part.stamp)
     if part.expired:

@@ -6,7 +6,8 @@ prefixes. Requests are served one at a time, in the order of the trace: match, m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from attrs import frozen
@@ -53,6 +54,16 @@ class Trace:
     def requests(self) -> tuple[Request, ...]:
         """The requests alone."""
         return tuple(event for event in self.events if isinstance(event, Request))
+
+    @cached_property
+    def last_uses(self) -> Mapping[int, int]:
+        """The number of the last event in which a session asks for each block."""
+        return {
+            block: number
+            for number, event in enumerate(self.events)
+            if isinstance(event, Request) and event.session is not None
+            for block in event.prompt
+        }
 
 
 @frozen
@@ -145,7 +156,7 @@ class Report:
 
 def replay(trace: Trace, cache: PrefixCache) -> Report:
     """Drive the cache through the trace."""
-    last_use = _last_use(trace)
+    last_uses = trace.last_uses
     kinds = {True: [0, 0], False: [0, 0]}
     tenths = [[0, 0] for _ in range(10)]
     victims = live = referenced = not_stored = 0
@@ -158,7 +169,7 @@ def replay(trace: Trace, cache: PrefixCache) -> Report:
         not_stored += served.hit is None
         victims += len(served.victims)
         referenced += served.active
-        live += sum(last_use.get(block, -1) > number for block in served.victims)
+        live += sum(last_uses.get(block, -1) > number for block in served.victims)
         counts = [kinds[event.session is not None]]
         if event.session is not None:
             counts.append(tenths[number * 10 // len(trace.events)])
@@ -180,16 +191,6 @@ def replay(trace: Trace, cache: PrefixCache) -> Report:
         not_stored=not_stored,
         hit_rates=tuple(hit / asked if asked else 0.0 for asked, hit in tenths),
     )
-
-
-def _last_use(trace: Trace) -> dict[int, int]:
-    """The number of the last event in which a session asks for each block."""
-    return {
-        block: number
-        for number, event in enumerate(trace.events)
-        if isinstance(event, Request) and event.session is not None
-        for block in event.prompt
-    }
 
 
 class Infinite:

@@ -95,8 +95,12 @@ class Sessions:
         if live is not None:
             self._wheel.drop(live)
         owner = (key.epoch, key.owner)
-        if owner not in self._ended:
-            self._closed.setdefault(owner, Ranges()).add(key.sequence)
+        closed = self._closed.get(owner)
+        if closed is not None:
+            closed.add(key.sequence)
+        elif owner not in self._ended:
+            self._closed[owner] = Ranges()
+            self._closed[owner].add(key.sequence)
         return live
 
     def end_owner(self, epoch: str, owner: str) -> list[Live]:

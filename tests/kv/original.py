@@ -27,7 +27,9 @@ FULL = ComponentType.FULL
 class Original:
     """One head, one layer, one slot a block."""
 
-    def __init__(self, blocks: int, *, sessions: bool, policy: str = "lru", backend: str = "python") -> None:
+    def __init__(
+        self, blocks: int, *, sessions: bool, policy: str = "lru", backend: str = "python", watched: bool = True
+    ) -> None:
         logging.disable(logging.WARNING)
         pool = MHATokenToKVPool(
             size=blocks,
@@ -55,13 +57,12 @@ class Original:
             )
         )
         self.victims: list[int] = []
-        self._watch()
+        if watched:
+            self._watch()
 
     def _watch(self) -> None:
         """Note the last block of every leaf that goes."""
         core = self.cache.tree_core
-        if not hasattr(core, "node_by_id"):
-            return
         real = core.evict_device_leaf
 
         def noted(node_id, is_write_back):
@@ -90,6 +91,11 @@ class Original:
     def register(self, session: str, generation: int, leaf) -> None:
         request = SimpleNamespace(session_id=session, session=None, session_generation=generation)
         self.cache.session_refs.register_session_ref(request, leaf)
+
+    @staticmethod
+    def padded(slots, matched: int):
+        """Slots of a whole request of which the first `matched` are in the tree already and not looked at."""
+        return torch.cat([torch.zeros(matched, dtype=slots.dtype), slots])
 
     def serve(self, request: Request) -> Served:
         session = None if request.session is None else str(request.session)

@@ -1,0 +1,178 @@
+"""Times of single operations on ours and on the original's cores, in one process that has the CPU stand-ins.
+
+`python -m tests.benchmarks.kv_cores STARS CHAINS REPEATS` prints JSON: core -> shape -> size -> operation -> µs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any, Protocol
+
+from lorafsm.identity import SessionKey
+from lorafsm.kv import CacheConfig, SessionCache
+from tests.benchmarks.timing import Stopwatch, gc_frozen
+
+PREFIX = 8  # tokens that all leaves of a star share
+LEAF = 4
+OPERATIONS = ("insert", "match", "register", "close", "evict_one")
+
+
+class Core(Protocol):
+    """What is measured."""
+
+    sessions: bool
+
+    def insert(self, tokens: tuple[int, ...]) -> Any:
+        """Store; the handle of the node at the end."""
+
+    def match(self, tokens: tuple[int, ...]) -> Any:
+        """Look up."""
+
+    def open(self, session: int) -> Any:
+        """What register needs."""
+
+    def register(self, session: int, opened: Any, leaf: Any) -> None:
+        """The session refers to the leaf."""
+
+    def close(self, session: int, opened: Any) -> None:
+        """It refers to nothing more."""
+
+    def evict_one(self) -> None:
+        """Free at least one token."""
+
+
+class Ours:
+    """The cache of this project."""
+
+    sessions = True
+
+    def __init__(self, tokens: int) -> None:
+        self.cache = SessionCache(CacheConfig(ttl=60_000))
+
+    def insert(self, tokens: tuple[int, ...]) -> Any:
+        return self.cache.insert(tokens).node
+
+    def match(self, tokens: tuple[int, ...]) -> Any:
+        return self.cache.match(tokens)
+
+    def open(self, session: int) -> SessionKey:
+        key = SessionKey("e1", "o1", session)
+        self.cache.open(key)
+        return key
+
+    def register(self, session: int, opened: SessionKey, leaf: Any) -> None:
+        self.cache.register(opened, leaf)
+
+    def close(self, session: int, opened: SessionKey) -> None:
+        self.cache.close(opened)
+
+    def evict_one(self) -> None:
+        self.cache.evict(1)
+
+
+class Theirs:
+    """UnifiedRadixCache with its Python or its native core."""
+
+    def __init__(self, tokens: int, backend: str) -> None:
+        from tests.kv.original import EvictParams, Original
+
+        self.sessions = backend == "python"  # the native core has no sessions
+        self.original = Original(tokens + 1000, sessions=self.sessions, backend=backend, watched=False)
+        self._evict_one = EvictParams(num_tokens=1)
+
+    def insert(self, tokens: tuple[int, ...]) -> Any:
+        original = self.original
+        matched = original.match(tokens).device_prefix_len
+        slots = original.allocator.alloc(len(tokens) - matched)
+        value = original.padded(slots, matched)
+        return original.insert(tokens, value, matched).last_device_node
+
+    def match(self, tokens: tuple[int, ...]) -> Any:
+        return self.original.match(tokens)
+
+    def open(self, session: int) -> int:
+        return self.original.open(str(session))
+
+    def register(self, session: int, opened: int, leaf: Any) -> None:
+        self.original.register(str(session), opened, leaf)
+
+    def close(self, session: int, opened: int) -> None:
+        self.original.cache.release_radix_session(str(session))
+
+    def evict_one(self) -> None:
+        self.original.cache.evict(self._evict_one)
+
+
+class Bench:
+    """One core, filled with a star (all leaves under one prefix) or a chain (each node under the one before)."""
+
+    def __init__(self, core: Core, shape: str, size: int) -> None:
+        self.core, self.shape, self.size = core, shape, size
+        self._random = Random(size)
+        self._fresh = count(1_000_000)
+        self._session = count()
+        self.prefix = tuple(range(1, PREFIX + 1))
+        self.leaves: list[tuple[int, ...]] = []
+        if shape == "star":
+            for _ in range(size):
+                self.leaves.append(self._new())
+                core.insert(self.leaves[-1])
+        else:
+            whole = tuple(range(1, size + 1))
+            core.insert(whole)
+            for length in range(size - 1, 0, -1):
+                core.match(whole[:length])  # splits
+            self.prefix = whole
+            self.leaves = [whole]
+
+    def _new(self) -> tuple[int, ...]:
+        return self.prefix + tuple(next(self._fresh) for _ in range(LEAF))
+
+    def turn(self, watch: Stopwatch, name: str, repeats: int) -> None:
+        """Each operation so many times; the size stays."""
+        core, key = self.core, (name, self.shape, self.size)
+        new = [self._new() for _ in range(repeats)]
+        ends: list[Any] = []
+        watch.time((*key, "insert"), lambda tokens: ends.append(core.insert(tokens)), new)
+        watch.time((*key, "match"), core.match, self._random.choices(self.leaves, k=repeats))
+        if core.sessions:
+            numbers = [next(self._session) for _ in range(repeats)]
+            opened = {number: core.open(number) for number in numbers}
+            pairs = list(zip(numbers, ends, strict=True))
+            watch.time((*key, "register"), lambda pair: core.register(pair[0], opened[pair[0]], pair[1]), pairs)
+            watch.time((*key, "close"), lambda number: core.close(number, opened[number]), numbers)
+        watch.time((*key, "evict_one"), lambda _: core.evict_one(), range(repeats))
+
+
+def measure(sizes: list[int], chains: list[int], repeats: int) -> dict[str, Any]:
+    """Medians in µs."""
+    makers: dict[str, Callable[[int], Core]] = {
+        "ours": Ours,
+        "python": lambda tokens: Theirs(tokens, "python"),
+        "native": lambda tokens: Theirs(tokens, "rust"),
+    }
+    found: dict[str, Any] = {}
+    for shape, shape_sizes in (("star", sizes), ("chain", chains)):
+        for size in shape_sizes:
+            benches = {
+                name: Bench(make(size * LEAF + PREFIX + repeats * LEAF), shape, size) for name, make in makers.items()
+            }
+            watch = Stopwatch()
+            with gc_frozen():
+                for name, bench in benches.items():
+                    bench.turn(watch, name, repeats if name == "ours" else max(3, repeats // 10))
+            for name, bench in benches.items():
+                for operation in OPERATIONS:
+                    if bench.core.sessions or operation not in ("register", "close"):
+                        times = found.setdefault(name, {}).setdefault(shape, {}).setdefault(str(size), {})
+                        times[operation] = watch.median_us((name, shape, size, operation))
+    return found
+
+
+if __name__ == "__main__":
+    asked = [[int(number) for number in text.split(",")] for text in sys.argv[1:4]]
+    print(json.dumps(measure(asked[0], asked[1], asked[2][0])))
