@@ -12,7 +12,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from tests.benchmarks import guard, libraries, memory, searching, steps
+from tests.benchmarks import guard, kv, libraries, memory, searching, steps
 from tests.benchmarks.figures import Figure, Goal, as_table, write_json
 from tests.benchmarks.sizes import FULL, TINY
 
@@ -22,6 +22,7 @@ TOPICS: Mapping[str, ModuleType] = {
     "libraries": libraries,
     "memory": memory,
     "searching": searching,
+    "kv": kv,
 }
 
 

@@ -148,13 +148,15 @@ class Bench:
         watch.time((*key, "evict_one"), lambda _: core.evict_one(), range(repeats))
 
 
-def measure(sizes: list[int], chains: list[int], repeats: int) -> dict[str, Any]:
+def measure(sizes: list[int], chains: list[int], repeats: int, *, only_ours: bool = False) -> dict[str, Any]:
     """Medians in µs."""
     makers: dict[str, Callable[[int], Core]] = {
         "ours": Ours,
         "python": lambda tokens: Theirs(tokens, "python"),
         "native": lambda tokens: Theirs(tokens, "rust"),
     }
+    if only_ours:
+        del makers["python"], makers["native"]
     found: dict[str, Any] = {}
     for shape, shape_sizes in (("star", sizes), ("chain", chains)):
         for size in shape_sizes:
@@ -164,7 +166,7 @@ def measure(sizes: list[int], chains: list[int], repeats: int) -> dict[str, Any]
             watch = Stopwatch()
             with gc_frozen():
                 for name, bench in benches.items():
-                    bench.turn(watch, name, repeats if name == "ours" else max(3, repeats // 10))
+                    bench.turn(watch, name, repeats if name != "python" else max(3, repeats // 10))
             for name, bench in benches.items():
                 for operation in OPERATIONS:
                     if bench.core.sessions or operation not in ("register", "close"):

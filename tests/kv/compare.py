@@ -35,12 +35,17 @@ def why_not() -> str:
     return "" if find_spec("sglang") else "sglang 0.5.23 is not installed (`make test` installs it)"
 
 
+def environment() -> dict[str, str]:
+    """The environment of a process that can import the original."""
+    found = cpu_environment()
+    found["PYTHONPATH"] += f":{ROOT}:{ROOT / 'adapters'}"
+    return found
+
+
 def run(*arguments: str, timeout: float = 1800) -> list[dict[str, Any]]:
     """The comparisons of another process of this module."""
-    environment = cpu_environment()
-    environment["PYTHONPATH"] += f":{ROOT}:{ROOT / 'adapters'}"
     command = [sys.executable, "-W", "ignore", "-m", "tests.kv.compare", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -68,10 +73,10 @@ def victims(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         }
 
 
-def rates(seeds: Sequence[int], settings: Sequence[tuple[int, float, float]] = SETTINGS) -> Iterator[dict[str, Any]]:
+def rates(
+    seeds: Sequence[int], settings: Sequence[tuple[int, float, float]] = SETTINGS, *, original: bool = True
+) -> Iterator[dict[str, Any]]:
     """Sessions on: hit rates of session requests of the original, ours, and plain LRU."""
-    from tests.kv.original import Original
-
     for seed, (pool, noise, leak) in product(seeds, settings):
         trace = agentic(Agentic(seed=seed, noise=noise, leak=leak))
         yield {
@@ -80,9 +85,15 @@ def rates(seeds: Sequence[int], settings: Sequence[tuple[int, float, float]] = S
             "noise": noise,
             "leak": leak,
             "lru": ours(trace, pool, sessions=False),
-            "original": replay(trace, Original(pool, sessions=True)).sessions.hit_rate,
+            "original": _original(trace, pool) if original else None,
             "ours": ours(trace, pool, ttl=TTL),
         }
+
+
+def _original(trace: Trace, pool: int) -> float:
+    from tests.kv.original import Original
+
+    return replay(trace, Original(pool, sessions=True)).sessions.hit_rate
 
 
 def main(what: str, first: str, after: str, *settings: str) -> None:
