@@ -8,6 +8,8 @@ because a real one cannot be told to answer 503 twice.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -23,7 +25,6 @@ import zmq
 import zmq.asyncio
 from sglang.srt.managers import io_struct as io
 from sglang.srt.managers import tokenizer_manager as tm_module
-from sglang.srt.runtime_context import publish
 from sglang.srt.server_args import PortArgs, ServerArgs
 
 from lorafsm.engine.answers import Refused
@@ -45,8 +46,15 @@ def end_with(code: int) -> dict[str, Any]:
 
 def message(kind: Any, **known: Any) -> Any:
     """A message of SGLang with these fields, None in the others that it needs."""
-    lacking = {f.name: None for f in msgspec.structs.fields(kind) if f.required and f.name not in known}
-    return kind(**known, **lacking)
+    if dataclasses.is_dataclass(kind):  # before 0.5.17
+        needed = [
+            f.name
+            for f in dataclasses.fields(kind)
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+    else:
+        needed = [f.name for f in msgspec.structs.fields(kind) if f.required]
+    return kind(**known, **{name: None for name in needed if name not in known})
 
 
 class Scheduler:
@@ -67,7 +75,8 @@ class Scheduler:
 
     async def run(self) -> None:
         while True:
-            await self._take(await io.async_sock_recv(self._from))
+            receive = getattr(io, "async_sock_recv", None)  # before 0.5.17 messages were pickled
+            await self._take(await (receive(self._from) if receive else self._from.recv_pyobj()))
 
     async def _take(self, item: Any) -> None:
         kind = type(item).__name__
@@ -115,7 +124,8 @@ class Scheduler:
         await self._send(io.AbortReq(rid=rid, **({"finished_reason": reason} if reason else {})))
 
     async def _send(self, item: Any) -> None:
-        await io.async_sock_send(self._to, item)
+        send = getattr(io, "async_sock_send", None)
+        await (send(self._to, item) if send else self._to.send_pyobj(item))
 
 
 class Gone:
@@ -147,7 +157,9 @@ class World:
             disable_overlap_schedule=True,
             context_length=64,
         )
-        publish(args, role="tokenizer")
+        publish = getattr(importlib.import_module("sglang.srt.runtime_context"), "publish", None)
+        if publish is not None:  # 0.5.17 and later
+            publish(args, role="tokenizer")
         ports = PortArgs.init_new(args)
         settings = settings_from(os.environ)
         assert settings is not None

@@ -17,43 +17,72 @@ import pytest
 
 from lorafsm_sglang.cpu_profile import cpu_environment
 from lorafsm_sglang.guard import guard_environment, write_token
+from lorafsm_sglang.guard.versions import SUPPORTED
 from tests.adapters import guard_scheduler_ends
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180
 EXACT = {"after": 1, "unload while r2 runs": "pending", "unload": "done", "states left": 0}
 GUARD_CPU_US = 100.0
+OLDER = tuple(version for version in SUPPORTED if version != "0.5.23")
+WHEELS = "LORAFSM_OLDER_SGLANG"
+_PROGRAM = "import runpy; runpy.run_module('tests.adapters.guard_scheduler', run_name='__main__', alter_sys=True)"
 
 Seen = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """What was seen: `guarded` and `native`, by scenario.  Both processes run at once and end by themselves."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny model."""
     needed = ("sglang", "torch", "transformers", "safetensors")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
     from lorafsm_sglang.tiny_model import write_model
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    model = write_model(folder / "model")
+    write_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(world: Path) -> dict[str, Seen]:
+    """What was seen: `guarded` and `native`, by scenario.  Both processes run at once and end by themselves."""
+    return run(world, {"guarded": None, "native": None})
+
+
+@pytest.fixture(scope="module")
+def older(world: Path) -> dict[str, Seen]:
+    """What was seen under the guard on older versions, by version."""
+    folder = Path(os.environ.get(WHEELS, "."))
+    if missing := [version for version in OLDER if not (folder / version / "sglang").is_dir()]:
+        pytest.skip(
+            f"{WHEELS} names no folder with the unzipped wheels of {', '.join(missing)} (see the guard's README)"
+        )
+    return run(world, {version: folder / version for version in OLDER})
+
+
+def run(world: Path, kinds: dict[str, Path | None]) -> dict[str, Seen]:
+    """One process a kind, all at once; `kinds` maps a name to the folder of another SGLang than the installed one."""
     running = {}
-    for kind in ("guarded", "native"):
-        own = folder / kind
-        token = write_token(own / "token", "t" * 32)
+    for kind, wheel in kinds.items():
+        own = world / kind
+        path = [str(wheel)] if wheel else []
         told = guard_environment(
             cpu_environment({**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "adapters")))}),
             "E0",
             "s1",
             store=own / "store",
             host=own / "host",
-            token_file=token,
+            token_file=write_token(own / "token", "t" * 32),
         )
-        command = [sys.executable, "-m", "tests.adapters.guard_scheduler", str(model), str(own), kind]
+        told["PYTHONPATH"] = os.pathsep.join([*path, told["PYTHONPATH"]])
+        program = f"{'import tests.adapters.older_wheels; ' if wheel else ''}{_PROGRAM}"
+        how = "native" if kind == "native" else "guarded"
+        command = [sys.executable, "-c", program, str(world / "model"), str(own), how]
         with (own / "log").open("wb") as log:
             running[kind] = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
     try:
-        return {kind: _rows(process, folder / kind / "log") for kind, process in running.items()}
+        return {kind: _rows(process, world / kind / "log") for kind, process in running.items()}
     finally:
         for process in running.values():
             process.kill()
@@ -135,3 +164,25 @@ def test_a_cancelled_load_gives_its_reply_to_nobody_else(seen: dict[str, Seen]):
     """Native defect C1: the next load is answered with the cancelled one's reply, before it happened."""
     told = "in the scheduler when the load was answered"
     assert (seen["native"]["cancelled_load"][told], seen["guarded"]["cancelled_load"][told]) == (False, True)
+
+
+class TestOlderVersions:
+    """The real TokenizerManager of other supported versions, Relax's pin 0.5.17 among them."""
+
+    @pytest.mark.parametrize("version", OLDER)
+    @pytest.mark.parametrize("how", guard_scheduler_ends.ENDS)
+    def test_each_end_drops_exactly_one_reference(self, older: dict[str, Seen], version: str, how: str):
+        row = older[version][how]
+        assert {name: row[name] for name in EXACT} == EXACT, row
+
+    @pytest.mark.parametrize("version", OLDER)
+    def test_what_else_the_guard_promises(self, older: dict[str, Seen], version: str):
+        row = older[version]
+        assert row["late_after"] == {"late": "VERSION_CLOSED", "loads": 0}
+        assert row["late_during"]["at once"]
+        assert not row["late_during"]["control lock held"]
+        assert row["foreign_lora_id"] == {"bad": "VERSION_MISSING", "refs": 1, "unload": "done"}
+        assert row["samples"] == {"outcome": "SEVERAL_SAMPLES", "refs": 0}
+        assert row["stress"] == {"refs": 0, "dropped": 60, "unload": "done", "states left": 0}
+        assert row["failed_load"]["answer"] == "Failed"
+        assert row["cost"]["cpu_us"] < GUARD_CPU_US

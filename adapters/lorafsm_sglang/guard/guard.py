@@ -72,11 +72,19 @@ class LoraGuard:
     `faults` say why nothing managed is served in this configuration; empty: the guard is active.
     """
 
-    def __init__(self, manager: Any, settings: GuardSettings, configuration: Mapping[str, Any], source: Source) -> None:
+    def __init__(
+        self,
+        manager: Any,
+        settings: GuardSettings,
+        configuration: Mapping[str, Any],
+        source: Source,
+        *,
+        listing: bool = True,
+    ) -> None:
         self.settings = settings
         self.configuration = dict(configuration)
         self.faults = faults_in(configuration, capacity=settings.capacity, unmanaged=settings.unmanaged)
-        self.side = NativeSide(manager)
+        self.side = NativeSide(manager, lists_by_unload=listing)
         slots = 1 if self.faults else agent_slots(configuration, unmanaged=settings.unmanaged)
         # A process that starts later has a larger incarnation and remembers nothing (rule 14).
         agent = new_agent(settings.engine, time.time_ns() // 1_000_000, settings.epoch, slots=slots)
@@ -220,7 +228,9 @@ class LoraGuard:
         from sglang.srt.utils import ConcurrentCounter
 
         return {
-            "TokenizerManager": type(self._manager).__mro__[1],
+            "TokenizerManager": next(
+                each for each in type(self._manager).__mro__ if each.__name__ == "TokenizerManager"
+            ),
             "LoRARegistry": type(registry),
             "ConcurrentCounter": ConcurrentCounter,
         }

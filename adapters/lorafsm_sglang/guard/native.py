@@ -31,6 +31,7 @@ class NativeSide:
     """One SGLang process, through its TokenizerManager `manager`."""
 
     manager: Any
+    lists_by_unload: bool = True  # whether SGLang survives the unload of an id that nobody has
     lora_ids: dict[str, str] = field(factory=dict)  # SGLang's id of each managed adapter here
     spent_ids: set[str] = field(factory=set)  # every id that KV blocks may still lie under
     probes: set[str] = field(factory=set)  # rids of our own probes
@@ -115,7 +116,12 @@ class NativeSide:
         return absent
 
     async def listing(self) -> frozenset[str] | None:
-        """Ask the scheduler: the unload of an id that nobody has changes nothing and lists everything."""
+        """Ask the scheduler: the unload of an id that nobody has changes nothing and lists everything.
+
+        Where that would end the scheduler, what this process was told is all there is.
+        """
+        if not self.lists_by_unload:
+            return frozenset(name for name in self.manager.lora_registry.get_all_adapters() if is_managed(name))
         replies = await self._ask(UnloadLoRAAdapterReqInput(lora_name="lorafsm-listing", lora_id=uuid.uuid4().hex))
         if any(r.loaded_adapters is None for r in replies):
             return None

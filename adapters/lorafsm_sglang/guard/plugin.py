@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from lorafsm_sglang.guard.settings import GuardSettings, settings_from
-from lorafsm_sglang.guard.versions import self_test
+from lorafsm_sglang.guard.versions import SUPPORTED, self_test
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +41,14 @@ def guarded_class(base: Any, settings: GuardSettings) -> Any:
     from sglang.srt.lora.lora_registry import LoRARegistry
     from sglang.srt.utils import ConcurrentCounter
 
+    from lorafsm_sglang.guard.older import settling
     from lorafsm_sglang.guard.tokenizer import guarded
 
     classes = {"TokenizerManager": base, "LoRARegistry": LoRARegistry, "ConcurrentCounter": ConcurrentCounter}
     if faults := self_test(sglang.__version__, classes):
         raise GuardRefused("; ".join(faults))
-    return guarded(base, settings)
+    supported = SUPPORTED[sglang.__version__]
+    return guarded(base if supported.releases_once else settling(base, supported), settings, supported)
 
 
 def init_guarded_tokenizer_manager(server_args: Any, port_args: Any) -> Any:

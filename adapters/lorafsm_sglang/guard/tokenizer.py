@@ -21,6 +21,7 @@ from lorafsm_sglang.guard.admission import GuardCode, RequestRefused, is_managed
 from lorafsm_sglang.guard.configuration import SETTINGS
 from lorafsm_sglang.guard.guard import LoraGuard
 from lorafsm_sglang.guard.settings import GuardSettings
+from lorafsm_sglang.guard.versions import Supported
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def configuration_of(server_args: Any) -> dict[str, Any]:
     return chosen
 
 
-def guarded(base: Any, settings: GuardSettings) -> Any:
+def guarded(base: Any, settings: GuardSettings, supported: Supported) -> Any:
     """A subclass of SGLang's TokenizerManager `base` that the guard stands in."""
 
     class GuardedTokenizerManager(base):  # type: ignore[misc]
@@ -64,7 +65,9 @@ def guarded(base: Any, settings: GuardSettings) -> Any:
                 {name: ref for name, ref in self.lora_ref_cache.items() if not is_managed(name)}
             )
             source = Replica(ArtifactStore(settings.store), settings.host)
-            self.lora_guard = LoraGuard(self, settings, configuration_of(self._guard_arguments), source)
+            self.lora_guard = LoraGuard(
+                self, settings, configuration_of(self._guard_arguments), source, listing=supported.lists_by_unload
+            )
             self._guard_calls: set[asyncio.Task[Any]] = set()
 
         # -- requests ---------------------------------------------------------------------------------

@@ -57,22 +57,59 @@ _COUNTER_0_5_23: Mapping[str, Hooked] = {
 }
 
 
+_OLDER: Mapping[str, Hooked] = {
+    **{k: v for k, v in _MANAGER_0_5_23.items() if k not in ("_release_lora_once", "begin_weight_update")},
+    "_handle_abort_req": Hooked("sync", ("self", "recv_obj")),
+    "_handle_batch_output": Hooked("async", ("self", "recv_obj")),
+}
+_MANAGER_0_5_21: Mapping[str, Hooked] = {
+    **_OLDER,
+    "_release_req_states_on_failure": Hooked("sync", ("self", "rids")),
+    "_send_one_request": Hooked("async", ("self", "tokenized_obj")),
+    "_send_batch_request": Hooked("async", ("self", "tokenized_objs")),
+    "begin_weight_update": _MANAGER_0_5_23["begin_weight_update"],
+}
+_MANAGER_0_5_17: Mapping[str, Hooked] = {
+    **{k: v for k, v in _OLDER.items() if k != "_release_req_states_on_failure"},
+    "_discard_pending_req_states": Hooked("sync", ("self", "obj", "lifecycle_ids")),
+    "_send_one_request": Hooked("sync", ("self", "tokenized_obj")),
+    "_send_batch_request": Hooked("sync", ("self", "tokenized_objs")),
+}
+_MANAGER_0_5_15: Mapping[str, Hooked] = {
+    **_MANAGER_0_5_17,
+    "__init__": Hooked("sync", ("self", "server_args", "port_args")),
+    "_discard_pending_req_states": Hooked("sync", ("self", "obj")),
+}
+
+
 @frozen
 class Supported:
-    """What the guard rests on in one version of SGLang, by the name of the class it belongs to."""
+    """What the guard rests on in one version of SGLang.
+
+    `classes` by name.  `releases_once`: SGLang itself releases each reference once (n = 1).  `lists_by_unload`: the
+    unload of an id that nobody has lists what is there; before 0.5.21 it ends the scheduler.  `aborts_cancelled`: a
+    request whose task is cancelled is aborted.
+    """
 
     classes: Mapping[str, Mapping[str, Hooked]]
+    releases_once: bool = True
+    lists_by_unload: bool = True
+    aborts_cancelled: bool = True
+
+
+def _with(manager: Mapping[str, Hooked]) -> Mapping[str, Mapping[str, Hooked]]:
+    return {"TokenizerManager": manager, "LoRARegistry": _REGISTRY_0_5_23, "ConcurrentCounter": _COUNTER_0_5_23}
 
 
 SUPPORTED: Mapping[str, Supported] = {
-    "0.5.23": Supported(
-        {
-            "TokenizerManager": _MANAGER_0_5_23,
-            "LoRARegistry": _REGISTRY_0_5_23,
-            "ConcurrentCounter": _COUNTER_0_5_23,
-        }
+    "0.5.15.post1": Supported(
+        _with(_MANAGER_0_5_15), releases_once=False, lists_by_unload=False, aborts_cancelled=False
     ),
+    "0.5.17": Supported(_with(_MANAGER_0_5_17), releases_once=False, lists_by_unload=False),
+    "0.5.21": Supported(_with(_MANAGER_0_5_21), releases_once=False),
+    "0.5.23": Supported(_with(_MANAGER_0_5_23)),
 }
+"""0.5.23 was run as whole engines, the others as the real TokenizerManager beside a stand-in scheduler."""
 
 
 def self_test(version: str, classes: Mapping[str, type]) -> tuple[str, ...]:
