@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 OUT ?= out/demo
 ENGINES ?= 2
 PYTEST_ARGS ?=
+WORKERS ?= 2
 CODE := lorafsm adapters gpu_e2e tests
 
 KEY := $(shell { pwd; cat pyproject.toml requirements/*.txt; } | sha256sum | cut -c1-16)
@@ -42,7 +43,7 @@ demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and
 	$(BIN)/lorafsm demo --out $(OUT) --engines $(ENGINES)
 
 test: $(STAMP)  ## every test, real engines included
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## what steps, sessions and searches cost; writes out/bench/results.json
 	$(BIN)/python -m tests.benchmarks

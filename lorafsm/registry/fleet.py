@@ -58,7 +58,10 @@ def engine_join(r: Registry, e: EngineJoin, now: int) -> Step:
 
 
 def engine_up(r: Registry, e: EngineUp, now: int) -> Step:
-    """A live incarnation's inventory reconciles; a new incarnation fences all that belonged to older ones (rule 14)."""
+    """A live incarnation's inventory reconciles; a new incarnation fences all that belonged to older ones (rule 14).
+
+    An inventory is always taken in, also one that says nothing new: it shows that the engine was there at `now`.
+    """
     known = r.engines.get(e.engine)
     if known is None or known.state is EngineState.REMOVED:
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member; let it join", field="engine")
