@@ -72,18 +72,8 @@ class SessionCache:
         Not for aborted requests, nor for streaming sessions, whose KV is kept elsewhere: they only renew the TTL.
         """
         live = self.sessions.live.get(session)
-        if live is None:
-            if self.sessions.is_closed(session):
-                return Refusal(Code.SESSION_CLOSED, f"session {session} is CLOSED; its late request leaves no ref")
-            return Refusal(Code.NO_BINDING, f"session {session} is not open; open it first")
-        if node.parent is None:
-            return Refusal(Code.NOT_RESIDENT, "this node is not in the cache any more; insert again", field="node")
-        if node.space.version != live.version:
-            return Refusal(
-                Code.OPERATION_CONFLICT,
-                f"session {session} is bound to {live.version or 'the base model'}; its KV is not there",
-                field="node",
-            )
+        if live is None or node.parent is None or node.space.version != live.version:
+            return self._unfit(session, live, node)
         self.sessions.renew(live, now)
         if live.expired:
             self._revive(live)
@@ -97,13 +87,25 @@ class SessionCache:
                 self._trim(live)
         return self._held(live)
 
+    def _unfit(self, session: SessionKey, live: Live | None, node: Node) -> Refusal:
+        if live is None:
+            if self.sessions.is_closed(session):
+                return Refusal(Code.SESSION_CLOSED, f"session {session} is CLOSED; its late request leaves no ref")
+            return Refusal(Code.NO_BINDING, f"session {session} is not open; open it first")
+        if node.parent is None:
+            return Refusal(Code.NOT_RESIDENT, "this node is not in the cache any more; insert again", field="node")
+        return Refusal(
+            Code.OPERATION_CONFLICT,
+            f"session {session} is bound to {live.version or 'the base model'}; its KV is not there",
+            field="node",
+        )
+
     def close(self, session: SessionKey) -> Released:
         """Close for ever (RFC 4.3).  Refs go; KV, locks, recency and the tree's shape stay as they are."""
-        known = session not in self.sessions.live and self.sessions.is_closed(session)
         live = self.sessions.close(session)
-        if live is None:
-            return Released(session, Code.ALREADY_CLOSED if known else Code.OK)
-        return Released(session, Code.OK, self._release(live))
+        if isinstance(live, Live):
+            return Released(session, Code.OK, self._release(live))
+        return Released(session, Code.ALREADY_CLOSED if live else Code.OK)
 
     def end_owner(self, epoch: str, owner: str) -> int:
         """The process that held these sessions is gone (rule 9); how many sessions ended."""
@@ -332,4 +334,7 @@ class SessionCache:
         return released
 
     def _held(self, live: Live) -> Held:
-        return Held(live.key, max((node.end for node in live.frontiers[FULL]), default=0))
+        tokens = 0
+        for node in live.frontiers[FULL]:
+            tokens = max(tokens, node.end)
+        return Held(live.key, tokens)

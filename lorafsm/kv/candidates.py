@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lorafsm.kv.coverage import Component
 from lorafsm.kv.node import FULL, Node, Part, subtree
-from lorafsm.kv.order import Policy, full_key, side_key
+from lorafsm.kv.order import Class, Policy, full_key, side_key
 from lorafsm.kv.ranking import Key, Ranking
 
 
@@ -18,8 +18,8 @@ class Candidates:
     """
 
     def __init__(self, components: Sequence[Component], policy: Policy) -> None:
-        self.device: list[Ranking[Node]] = [Ranking() for _ in components]
-        self.host: list[Ranking[Node]] = [Ranking() for _ in components]
+        self.device: list[Ranking[Node]] = [Ranking(len(Class)) for _ in components]
+        self.host: list[Ranking[Node]] = [Ranking(len(Class)) for _ in components]
         self._keys: list[Callable[[Node, Part], Key]] = [
             full_key(policy) if component.kind == FULL else side_key for component in components
         ]

@@ -94,11 +94,12 @@ class Coverage:
     def __init__(self, component: Component, changed: Callable[[Node, Part], None]) -> None:
         self.component = component
         self._index = component.index
+        self._is_full = component.kind == FULL
         self._changed = changed
 
     def register(self, live: Live, node: Node) -> None:
         """A request of the session ended at `node`: its frontier advances there."""
-        leaf = self.component.reusable(node)
+        leaf = node if self._is_full and node.full.device else self.component.reusable(node)
         if leaf is None:
             return
         frontiers = live.frontiers[self._index]
@@ -106,7 +107,7 @@ class Coverage:
         if leaf in frontiers:  # nothing new; but this branch is now the youngest
             del frontiers[leaf]
             frontiers[leaf] = False
-        elif self.component.kind == FULL and len(frontiers) == (old is not None):
+        elif self._is_full and len(frontiers) == (old is not None):
             self._count_up(leaf, old, 1, expired=live.expired)  # by the difference alone
             if old is not None:
                 self._unmark(live, old)
@@ -118,9 +119,12 @@ class Coverage:
         """Drop every ref of the session; the number of frontiers it had.  No value, lock or stamp changes."""
         frontiers = live.frontiers[self._index]
         released = len(frontiers)
-        if released == 1 and self.component.kind == FULL:
-            self._count_up(next(iter(frontiers)), None, -1, expired=live.expired)
-        else:
+        if released == 1 and self._is_full:
+            [frontier] = frontiers
+            self._count_up(frontier, None, -1, expired=live.expired)
+            self._unmark(live, frontier)
+            return 1
+        if released:
             for here in self._covered(frontiers):
                 self._count(here, -1, expired=live.expired)
         for frontier in tuple(frontiers):

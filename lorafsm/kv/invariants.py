@@ -111,7 +111,7 @@ def _rankings(cache: SessionCache, component: Component, nodes: list[Node]) -> l
         for node, entry in listed.items():
             if entry.key != cache.candidates.key(i, node) or entry is not _entry(node.parts[i], tier):
                 faults.append(f"{_name(node)} {component.name} {tier}: ranked by an old key")
-        faults += _heap(ranking, f"{component.name} {tier}")
+        faults += _unordered(ranking, f"{component.name} {tier}")
     return faults
 
 
@@ -130,11 +130,9 @@ def _entry(part: Part, tier: str) -> Entry[Node] | None:
     return part.entry if tier == "device" else part.host_entry
 
 
-def _heap(ranking: Ranking[Node], name: str) -> list[str]:
-    entries = ranking.entries()
-    broken = any(entries[(at - 1) // 2].key > entry.key or entry.at != at for at, entry in enumerate(entries) if at)
-    keys = Counter(entry.key for entry in entries)
-    faults = [f"{name}: the heap is out of order"] if broken else []
+def _unordered(ranking: Ranking[Node], name: str) -> list[str]:
+    keys = Counter(entry.key for entry in ranking.entries())
+    faults = [] if ranking.is_ordered() else [f"{name}: the ranking is out of order"]
     return faults + [f"{name}: two candidates share the key {key}" for key, count in keys.items() if count > 1]
 
 

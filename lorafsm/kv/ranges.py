@@ -22,11 +22,11 @@ class Ranges:
         """The number of ranges."""
         return len(self._lows)
 
-    def add(self, number: int) -> None:
-        """Put one number in."""
+    def add(self, number: int) -> bool:
+        """Put one number in; whether it was not there."""
         at = bisect_right(self._lows, number)
         if at and number <= self._highs[at - 1]:
-            return
+            return False
         joins_left = at > 0 and self._highs[at - 1] == number - 1
         joins_right = at < len(self._lows) and self._lows[at] == number + 1
         if joins_left and joins_right:
@@ -39,3 +39,4 @@ class Ranges:
         else:
             self._lows.insert(at, number)
             self._highs.insert(at, number)
+        return True

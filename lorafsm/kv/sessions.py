@@ -82,26 +82,30 @@ class Sessions:
     def renew(self, live: Live, now: int) -> None:
         """The session was used: its TTL starts anew."""
         if self._ttl:
-            live.deadline = max(live.deadline or 0, now + self._ttl)
-            self._wheel.put(live)
+            until = now + self._ttl
+            if live.deadline is None or live.expired:
+                live.deadline = until
+                self._wheel.put(live)
+            elif until > live.deadline:
+                live.deadline = until  # the wheel finds it when the old deadline comes up
 
     def due(self, now: int) -> list[Live]:
         """Sessions whose TTL ran out since the last call."""
         return self._wheel.due(now)
 
-    def close(self, key: SessionKey) -> Live | None:
-        """Close it for ever; the live session, if it was one."""
+    def close(self, key: SessionKey) -> Live | bool:
+        """Close it for ever.  The live session, if it was one; else whether it was closed already."""
         live = self.live.pop(key, None)
-        if live is not None:
+        if live is not None and live.deadline is not None:
             self._wheel.drop(live)
         owner = (key.epoch, key.owner)
         closed = self._closed.get(owner)
-        if closed is not None:
-            closed.add(key.sequence)
-        elif owner not in self._ended:
-            self._closed[owner] = Ranges()
-            self._closed[owner].add(key.sequence)
-        return live
+        if closed is None:
+            if owner in self._ended:
+                return True
+            closed = self._closed[owner] = Ranges()
+        known = not closed.add(key.sequence)
+        return known if live is None else live
 
     def end_owner(self, epoch: str, owner: str) -> list[Live]:
         """The owner's process is gone: none of its sessions comes back (rule 9).  Those that were live."""

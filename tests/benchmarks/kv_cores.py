@@ -94,14 +94,14 @@ class Theirs:
     def match(self, tokens: tuple[int, ...]) -> Any:
         return self.original.match(tokens)
 
-    def open(self, session: int) -> int:
-        return self.original.open(str(session))
+    def open(self, session: int) -> Any:
+        return self.original.request(str(session), self.original.open(str(session)))
 
-    def register(self, session: int, opened: int, leaf: Any) -> None:
-        self.original.register(str(session), opened, leaf)
+    def register(self, session: int, opened: Any, leaf: Any) -> None:
+        self.original.cache.session_refs.register_session_ref(opened, leaf)
 
-    def close(self, session: int, opened: int) -> None:
-        self.original.cache.release_radix_session(str(session))
+    def close(self, session: int, opened: Any) -> None:
+        self.original.cache.release_radix_session(opened.session_id)
 
     def evict_one(self) -> None:
         self.original.cache.evict(self._evict_one)

@@ -88,9 +88,13 @@ class Original:
         key = RadixKey(array("q", tokens))
         return self.cache.insert(InsertParams(key=key, value=slots, prev_prefix_len=matched))
 
+    @staticmethod
+    def request(session: str, generation: int):
+        """As much of a request as registering looks at."""
+        return SimpleNamespace(session_id=session, session=None, session_generation=generation)
+
     def register(self, session: str, generation: int, leaf) -> None:
-        request = SimpleNamespace(session_id=session, session=None, session_generation=generation)
-        self.cache.session_refs.register_session_ref(request, leaf)
+        self.cache.session_refs.register_session_ref(self.request(session, generation), leaf)
 
     @staticmethod
     def padded(slots, matched: int):
