@@ -24,6 +24,7 @@ from gpu_e2e import fleet as engines_
 from gpu_e2e.checks import SEPARATION, TOLERANCE, Expectations, largest_errors, separation
 from gpu_e2e.conversation import Cast
 from gpu_e2e.driver import Driver
+from gpu_e2e.guarded import GuardPlan, touched
 from gpu_e2e.recording import Recorder
 from gpu_e2e.reference import Reference
 from gpu_e2e.report import write
@@ -61,7 +62,8 @@ class Stage:
     snapshots: dict[str, Snapshot]
     store: ArtifactStore
     processes: dict[str, EngineProcess]
-    incarnations: dict[str, int]
+    incarnations: dict[str, int]  # known when the engines have proved them
+    plan: GuardPlan
     base: str
     started_at: str
 
@@ -93,10 +95,10 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
     progress("writing the tiny model and starting the engines")
     model = write_model(out / "model")
     names = [f"E{i}" for i in range(engines)]
-    incarnations = {name: clock() + i for i, name in enumerate(names)}
-    processes = engines_.launch(names, model, out / "logs")
+    epoch = f"d{clock() // 1000:x}"  # short: it is in every name that people read
+    plan = GuardPlan(epoch, out / "store", out / "hosts")
+    processes = engines_.launch(names, model, out / "logs", plan)
     try:
-        epoch = f"d{clock() // 1000:x}"  # short: it is in every name that people read
         stage = Stage(
             out,
             epoch,
@@ -104,7 +106,8 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
             _snapshots(epoch, recorder),
             ArtifactStore(out / "store"),
             processes,
-            incarnations,
+            {},
+            plan,
             engines_.fingerprint(model),
             started_at,
         )
@@ -155,9 +158,10 @@ async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> di
     config = Config(base_fingerprint=stage.base)
     with JournaledRegistry.open(stage.out / _JOURNAL, config, stage.epoch) as host:
         async with engines_.beside(
-            stage.processes, stage.store, stage.out / "hosts", stage.base, stage.recorder, clock, stage.incarnations
+            stage.processes, stage.store, stage.base, stage.recorder, clock, stage.incarnations, stage.plan
         ) as fleet:
-            driver = Driver(host, fleet.staged, stage.recorder, clock)
+            expectations.expect("engines that proved their guard", sorted(stage.processes), sorted(stage.incarnations))
+            driver = Driver(host, fleet.executors, stage.recorder, clock)
             for name in fleet.processes:
                 joined = EngineJoin(
                     engine=name, incarnation=stage.incarnations[name], seq=0, base_fingerprint=stage.base, now=clock()
@@ -207,8 +211,10 @@ def _report(
     pauses = sum(count[route] for count in calls.values() for route in stops)
     expectations.expect("pause, flush and abort calls in the engines' access logs", 0, pauses)
     ordered = {name: _ordered(recorder, name) for name in calls}
-    logged = {name: [c["load_lora_adapter"], c["unload_lora_adapter"]] for name, c in calls.items()}
-    expectations.expect("loads and unloads in the access logs are those ordered", ordered, logged)
+    logged = {name: touched(process.log_path) for name, process in stage.processes.items()}
+    expectations.expect("loads and unloads in SGLang's own logs are those ordered", ordered, logged)
+    around = sum(c["load_lora_adapter"] + c["unload_lora_adapter"] for c in calls.values())
+    expectations.expect("calls of SGLang's ordinary load and unload routes", 0, around)
     expectations.expect("request failures", 0, len(cast.failures))
     expectations.at_least("sessions", 12, len(recorder.sessions))
     expectations.at_least("requests", 60, len(cast.answers))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
+from gpu_e2e.guarded import MODULE, GuardPlan, RecordedEngine, proved
 from gpu_e2e.recording import Recorder
-from lorafsm_sglang import EnginePort, EngineProcess, EngineStartError, Refused, Unknown
+from lorafsm.engine.orders import EngineOrder
+from lorafsm.orders import End
+from lorafsm_sglang import EnginePort, EngineProcess, EngineStartError
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
-from lorafsm_sglang.staged import StagedEngine
+from lorafsm_sglang.guard import GuardedEngine
+from lorafsm_sglang.guard.fingerprint import base_fingerprint as fingerprint
 from lorafsm_sglang.tiny_model import VOCAB_SIZE
 from lorafsm_torch import ArtifactStore, Replica
 
@@ -48,27 +50,22 @@ class Fleet:
 
     processes: dict[str, EngineProcess]
     ports: dict[str, EnginePort]
-    staged: dict[str, StagedEngine]
+    executors: dict[str, RecordedEngine]
     replicas: dict[str, Replica]
     gates: Gates
 
 
-def fingerprint(model: Path) -> str:
-    """SHA-256 over the base model's files: names, lengths, contents."""
-    h = hashlib.sha256()
-    for file in sorted(path for path in model.iterdir() if path.is_file()):
-        data = file.read_bytes()
-        for part in (file.name.encode(), data):
-            h.update(len(part).to_bytes(8, "big"))
-            h.update(part)
-    return h.hexdigest()
+def launch(names: list[str], model: Path, logs: Path, plan: GuardPlan | None = None) -> dict[str, EngineProcess]:
+    """Start all engines and return at once; guarded, where there is a plan for the guards."""
 
+    def made(name: str) -> EngineProcess:
+        log = logs / f"engine-{name}.log"
+        if plan is None:
+            return EngineProcess(name, cpu_flags(model), cpu_environment(), log)
+        environment = plan.environment(name, cpu_environment())
+        return EngineProcess(name, cpu_flags(model), environment, log, module=MODULE)
 
-def launch(names: list[str], model: Path, logs: Path) -> dict[str, EngineProcess]:
-    """Start all engines and return at once."""
-    processes = {
-        name: EngineProcess(name, cpu_flags(model), cpu_environment(), logs / f"engine-{name}.log") for name in names
-    }
+    processes = {name: made(name) for name in names}
     try:
         for process in processes.values():
             process.start()
@@ -105,47 +102,41 @@ async def wait_ready(processes: dict[str, EngineProcess], progress: Callable[[st
 async def beside(
     processes: dict[str, EngineProcess],
     store: ArtifactStore,
-    hosts: Path,
     base: str,
     recorder: Recorder,
     clock: Callable[[], int],
     incarnations: dict[str, int],
+    plan: GuardPlan,
 ) -> AsyncIterator[Fleet]:
-    """Ports and executors of running engines; closed at the end (the processes are the caller's)."""
+    """Ports and executors of running engines; closed at the end (the processes are the caller's).
+
+    Each engine proves that it is guarded, or AttestationError; `incarnations` is filled from the proofs.
+    """
     gates = Gates()
     ports = {name: EnginePort(process.url, vocab_size=VOCAB_SIZE) for name, process in processes.items()}
-    replicas = {name: Replica(store, hosts / name) for name in processes}
-    staged = {
-        name: StagedEngine(
-            engine=name,
-            incarnation=incarnations[name],
-            port=ports[name],
-            source=replicas[name],
-            base_fingerprint=base,
-            clock=clock,
-            observe=_observer(name, gates, recorder),
-        )
+    replicas = {name: Replica(store, plan.hosts / name) for name in processes}
+    guarded = {
+        name: GuardedEngine(name, 0, process.url, plan.token, clock, passing=_passing(gates, recorder))
         for name, process in processes.items()
     }
     try:
-        yield Fleet(processes, ports, staged, replicas, gates)
+        for name, engine in guarded.items():
+            incarnations[name] = await proved(engine, base)
+            guarded[name] = evolve(engine, incarnation=incarnations[name])
+        executors = {name: RecordedEngine(engine, recorder) for name, engine in guarded.items()}
+        yield Fleet(processes, ports, executors, replicas, gates)
     finally:
         await asyncio.gather(*(port.aclose() for port in ports.values()))
+        await asyncio.gather(*(engine.aclose() for engine in guarded.values()))
 
 
-def _observer(engine: str, gates: Gates, recorder: Recorder) -> Callable[[str, str, Awaitable[Any]], Awaitable[Any]]:
-    letters = recorder.letters
+def _passing(gates: Gates, recorder: Recorder) -> Callable[[EngineOrder], Awaitable[None]]:
+    async def passing(order: EngineOrder) -> None:
+        if isinstance(order, End):  # the engine verifies and loads in one operation
+            for op in ("verify", "load"):
+                await gates.passing(order.engine, op, recorder.letters.get(order.lora_name, order.lora_name))
 
-    async def observe(op: str, lora_name: str, call: Awaitable[Any]) -> Any:
-        version = letters.get(lora_name, lora_name)
-        await gates.passing(engine, op, version)
-        with recorder.operation(engine, op, version) as entry:
-            entry["outcome"] = "FAILED"
-            result = await call
-            entry["outcome"] = type(result).__name__ if isinstance(result, Refused | Unknown) else "OK"
-            return result
-
-    return observe
+    return passing
 
 
 __all__ = ["EngineStartError", "Fleet", "Gates", "beside", "fingerprint", "launch", "stop_all", "wait_ready"]
