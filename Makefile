@@ -18,10 +18,10 @@ STAMP := $(VENV)/.installed-$(KEY)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 export PIP_EXTRA_INDEX_URL
 
-.PHONY: help venv demo test bench check check-long lint format types clean
+.PHONY: help venv demo test test-pure test-engines bench check check-long lint format types clean
 
 help:  ## say what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 venv: $(STAMP)  ## make .venv and install everything (done by the others when needed)
 
@@ -42,17 +42,14 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and report.html
 	$(BIN)/lorafsm demo --out $(OUT) --engines $(ENGINES)
 
-test: $(STAMP)  ## every test, real engines included
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+test: test-pure test-engines  ## every test, real engines included
 
-bench: $(STAMP)  ## what steps, sessions and searches cost; writes out/bench/results.json
-	$(BIN)/python -m tests.benchmarks
+# A file's tests share what they compute (walks through states), so files are what workers share out.
+test-pure: $(STAMP)  ## all tests that need no engine, on two workers
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not engines" $(PYTEST_ARGS)
 
-check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
-	$(BIN)/python -m lorafsm_tla check
-
-check-long: $(STAMP)  ## the larger models and simulation; the better part of an hour
-	$(BIN)/python -m lorafsm_tla check --tier long
+test-engines: $(STAMP)  ## the tests on real SGLang engines, which share two of them
+	$(BIN)/python -m pytest -m engines $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)
