@@ -9,7 +9,6 @@ an argument, and a refusal is a value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from lorafsm.errors import InvalidField
 from lorafsm.identity import SessionKey, VersionKey, fault_in_count, fault_in_version_key
@@ -24,6 +23,7 @@ from lorafsm.kv.tree import Match, Tree
 from lorafsm.lifecycle import VersionState
 from lorafsm.outcomes import Code, Refusal
 
+_OK = Code.OK  # looking a member up in its enum costs as much as a loop
 DROPPED = frozenset({VersionState.RECLAIMED, VersionState.ABORTED, VersionState.FAILED_CLEAN})
 
 
@@ -34,7 +34,10 @@ class SessionCache:
         self.config = config or CacheConfig()
         self.components = self.config.components()
         self.candidates = Candidates(self.components, self.config.policy)
-        self.coverages = [Coverage(c, partial(self.candidates.rekey, c.index)) for c in self.components]
+        self.coverages = [
+            Coverage(c, self.candidates.keys[c.index], self.candidates.device[c.index], self.candidates.host[c.index])
+            for c in self.components
+        ]
         self.tree = Tree(
             self.components,
             self.candidates,
@@ -72,7 +75,11 @@ class SessionCache:
         Not for aborted requests, nor for streaming sessions, whose KV is kept elsewhere: they only renew the TTL.
         """
         live = self.sessions.live.get(session)
-        if live is None or node.parent is None or node.space.version != live.version:
+        if (
+            live is None
+            or node.parent is None
+            or (node.space.version is not live.version and node.space.version != live.version)
+        ):
             return self._unfit(session, live, node)
         self.sessions.renew(live, now)
         if live.expired:
@@ -81,7 +88,7 @@ class SessionCache:
             for coverage in self.coverages:
                 coverage.register(live, node)
             frontiers = live.frontiers[FULL]
-            while len(frontiers) > self.config.branches:
+            if len(frontiers) > self.config.branches:
                 self.coverages[FULL].drop(live, next(iter(frontiers)))
             if len(self.components) > 1:
                 self._trim(live)
@@ -104,7 +111,7 @@ class SessionCache:
         """Close for ever (RFC 4.3).  Refs go; KV, locks, recency and the tree's shape stay as they are."""
         live = self.sessions.close(session)
         if isinstance(live, Live):
-            return Released(session, Code.OK, self._release(live))
+            return Released(session, _OK, self._release(live))
         return Released(session, Code.ALREADY_CLOSED if live else Code.OK)
 
     def end_owner(self, epoch: str, owner: str) -> int:

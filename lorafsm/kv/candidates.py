@@ -20,7 +20,7 @@ class Candidates:
     def __init__(self, components: Sequence[Component], policy: Policy) -> None:
         self.device: list[Ranking[Node]] = [Ranking(len(Class)) for _ in components]
         self.host: list[Ranking[Node]] = [Ranking(len(Class)) for _ in components]
-        self._keys: list[Callable[[Node, Part], Key]] = [
+        self.keys: list[Callable[[Node, Part], Key]] = [
             full_key(policy) if component.kind == FULL else side_key for component in components
         ]
         self._sides = range(1, len(components))
@@ -48,9 +48,9 @@ class Candidates:
     def rekey(self, index: int, node: Node, part: Part) -> None:
         """The part's place in the order changed: its stamp, refs, hits or priority."""
         if part.entry is not None:
-            self.device[index].move(part.entry, self._keys[index](node, part))
+            self.device[index].move(part.entry, self.keys[index](node, part))
         if part.host_entry is not None:
-            self.host[index].move(part.host_entry, self._keys[index](node, part))
+            self.host[index].move(part.host_entry, self.keys[index](node, part))
 
     def rekey_below(self, root: Node) -> None:
         """The class of a whole namespace changed."""
@@ -60,11 +60,11 @@ class Candidates:
 
     def key(self, index: int, node: Node) -> Key:
         """What the node's key is now: for checks."""
-        return self._keys[index](node, node.parts[index])
+        return self.keys[index](node, node.parts[index])
 
     def _list(self, ranking: Ranking[Node], index: int, node: Node, part: Part, listed: bool) -> None:
         if listed:
-            key = self._keys[index](node, part)
+            key = self.keys[index](node, part)
             if part.entry is None:
                 part.entry = ranking.add(key, node)
             else:
@@ -75,7 +75,7 @@ class Candidates:
 
     def _list_host(self, index: int, node: Node, part: Part, listed: bool) -> None:
         if listed:
-            key = self._keys[index](node, part)
+            key = self.keys[index](node, part)
             if part.host_entry is None:
                 part.host_entry = self.host[index].add(key, node)
             else:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from attrs import frozen
 
 from lorafsm.kv.node import FULL, MAMBA, SWA, Node, Part, is_at_or_below, path_up
+from lorafsm.kv.ranking import Key, Ranking
 from lorafsm.kv.sessions import Live
 
 NAMES = ("full", "swa", "mamba")
@@ -89,13 +90,16 @@ class Component:
 
 
 class Coverage:
-    """The refs of one component.  `changed(node, part)` is told of every part whose refs changed."""
+    """The refs of one component.  They are part of the keys in its rankings, which are kept in order."""
 
-    def __init__(self, component: Component, changed: Callable[[Node, Part], None]) -> None:
+    def __init__(
+        self, component: Component, key: Callable[[Node, Part], Key], device: Ranking[Node], host: Ranking[Node]
+    ) -> None:
         self.component = component
+        self._key = key
+        self._device, self._host = device, host
         self._index = component.index
         self._is_full = component.kind == FULL
-        self._changed = changed
 
     def register(self, live: Live, node: Node) -> None:
         """A request of the session ended at `node`: its frontier advances there."""
@@ -122,7 +126,12 @@ class Coverage:
         if released == 1 and self._is_full:
             [frontier] = frontiers
             self._count_up(frontier, None, -1, expired=live.expired)
-            self._unmark(live, frontier)
+            frontiers.clear()
+            part = frontier.full
+            assert part.marks is not None
+            part.marks.remove(live)
+            if not part.marks:
+                part.marks = None
             return 1
         if released:
             for here in self._covered(frontiers):
@@ -199,17 +208,27 @@ class Coverage:
             part.expired += delta
         else:
             part.active += delta
-        self._changed(node, part)
+        if part.entry is not None:
+            self._device.move(part.entry, self._key(node, part))
+        if part.host_entry is not None:
+            self._host.move(part.host_entry, self._key(node, part))
 
     def _count_up(self, frontier: Node, stop: Node | None, delta: int, *, expired: bool) -> None:
         """Count from a frontier upward, `stop` excluded.  The hot loop of full refs."""
         node, above = frontier, frontier.parent
         # What is above a node with device KV is a leaf of neither tier: it is ranked nowhere.
         while above is not None and node is not stop:
-            self._count(node, delta, expired=expired)
-            ranked = not node.full.device
+            part = node.full
+            if expired:
+                part.expired += delta
+            else:
+                part.active += delta
+            if part.entry is not None:
+                self._device.move(part.entry, self._key(node, part))
+            if part.host_entry is not None:
+                self._host.move(part.host_entry, self._key(node, part))
             node, above = above, above.parent
-            if not ranked:
+            if part.device:
                 break
         if expired:
             while above is not None and node is not stop:

@@ -24,6 +24,9 @@ class Ranges:
 
     def add(self, number: int) -> bool:
         """Put one number in; whether it was not there."""
+        if self._highs and number == self._highs[-1] + 1:  # in order, as most come
+            self._highs[-1] = number
+            return True
         at = bisect_right(self._lows, number)
         if at and number <= self._highs[at - 1]:
             return False

@@ -81,10 +81,15 @@ class Ranking(Generic[T]):
 
     def move(self, entry: Entry[T], key: Key) -> None:
         """Give a candidate another key."""
-        if key != entry.key:
+        if key == entry.key:
+            return
+        if entry.at == LISTED:  # `_take`, without a call: the hot path
+            before, after = entry.before, entry.after
+            before.after, after.before = after, before
+        else:
             self._take(entry)
-            entry.key = key
-            self._place(entry)
+        entry.key = key
+        self._place(entry)
 
     def remove(self, entry: Entry[T]) -> None:
         """Take a candidate off."""

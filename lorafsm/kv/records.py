@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from attrs import frozen
 
@@ -52,24 +52,22 @@ class Inserted:
     present: int
 
 
-@frozen
-class Held:
+class Held(NamedTuple):
     """The session is live and refers to `tokens` of KV: the longest of its branches (0: nothing yet)."""
 
-    ok: ClassVar[bool] = True
-    code: ClassVar[Code] = Code.OK
     session: SessionKey
     tokens: int
+    code: Code = Code.OK
+    ok: bool = True
 
 
-@frozen
-class Released:
+class Released(NamedTuple):
     """The session is closed for ever; so many frontiers let go, over all components."""
 
-    ok: ClassVar[bool] = True
     session: SessionKey
     code: Code
     frontiers: int = 0
+    ok: bool = True
 
 
 @frozen

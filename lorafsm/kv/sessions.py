@@ -7,6 +7,8 @@ flushes too; it costs nothing where it is next to another closed sequence.
 
 from __future__ import annotations
 
+from typing import Any
+
 from lorafsm.identity import SessionKey, VersionKey, fault_in_count, fault_in_session_key, fault_in_version_key
 from lorafsm.kv.node import Node
 from lorafsm.kv.ranges import Ranges
@@ -17,15 +19,23 @@ from lorafsm.outcomes import Code, Refusal
 class Live:
     """A session that is not closed, and the nodes that its refs hang from."""
 
-    __slots__ = ("deadline", "expired", "frontiers", "key", "version")
+    __slots__ = ("closed", "deadline", "expired", "frontiers", "key", "slot", "version")
 
-    def __init__(self, key: SessionKey, version: VersionKey | None, parts: int) -> None:
+    def __init__(self, key: SessionKey, version: VersionKey | None, parts: int, closed: Ranges) -> None:
         self.key = key
+        self.closed = closed  # the closed sequences of its owner
         self.version = version
         # Of each component, oldest first; True: not where a request ended, but where the ref fell back to.
         self.frontiers: list[dict[Node, bool]] = [{} for _ in range(parts)]
         self.deadline: int | None = None  # ms; None: no TTL
+        self.slot: dict[Any, None] | None = None  # of the timing wheel
         self.expired = False
+
+    def leave_wheel(self) -> None:
+        """Its deadline does not matter any more."""
+        if self.slot is not None:
+            del self.slot[self]
+            self.slot = None
 
     @property
     def holds_refs(self) -> bool:
@@ -42,7 +52,7 @@ class Sessions:
         self.live: dict[SessionKey, Live] = {}
         self._closed: dict[tuple[str, str], Ranges] = {}
         self._ended: set[tuple[str, str]] = set()
-        self._wheel: Wheel[Live] = Wheel(lambda live: live.deadline, max(1, ttl // 64))
+        self._wheel: Wheel[Live] = Wheel(max(1, ttl // 64))
 
     def is_closed(self, key: SessionKey) -> bool:
         """Whether this lifecycle is over, for ever."""
@@ -55,7 +65,8 @@ class Sessions:
         if live is None:
             if refusal := self._late_or_bad(key, version, now):
                 return refusal
-            live = self.live[key] = Live(key, version, self._parts)
+            closed = self._closed.setdefault((key.epoch, key.owner), Ranges())
+            live = self.live[key] = Live(key, version, self._parts, closed)
         elif live.version != version:
             return Refusal(
                 Code.OPERATION_CONFLICT,
@@ -83,9 +94,8 @@ class Sessions:
         """The session was used: its TTL starts anew."""
         if self._ttl:
             until = now + self._ttl
-            if live.deadline is None or live.expired:
-                live.deadline = until
-                self._wheel.put(live)
+            if live.deadline is None or live.slot is None:
+                self._wheel.put(live, until)
             elif until > live.deadline:
                 live.deadline = until  # the wheel finds it when the old deadline comes up
 
@@ -96,16 +106,14 @@ class Sessions:
     def close(self, key: SessionKey) -> Live | bool:
         """Close it for ever.  The live session, if it was one; else whether it was closed already."""
         live = self.live.pop(key, None)
-        if live is not None and live.deadline is not None:
-            self._wheel.drop(live)
+        if live is not None:
+            if live.slot is not None:  # `leave_wheel`, without a call: the hot path
+                del live.slot[live]
+                live.slot = None
+            live.closed.add(key.sequence)
+            return live
         owner = (key.epoch, key.owner)
-        closed = self._closed.get(owner)
-        if closed is None:
-            if owner in self._ended:
-                return True
-            closed = self._closed[owner] = Ranges()
-        known = not closed.add(key.sequence)
-        return known if live is None else live
+        return owner in self._ended or not self._closed.setdefault(owner, Ranges()).add(key.sequence)
 
     def end_owner(self, epoch: str, owner: str) -> list[Live]:
         """The owner's process is gone: none of its sessions comes back (rule 9).  Those that were live."""
@@ -114,13 +122,13 @@ class Sessions:
         ended = [live for key, live in self.live.items() if (key.epoch, key.owner) == (epoch, owner)]
         for live in ended:
             del self.live[live.key]
-            self._wheel.drop(live)
+            live.leave_wheel()
         return ended
 
     def forget(self, live: Live) -> None:
         """An expired session without refs is unseen again: it costs nothing, and may come back."""
         del self.live[live.key]
-        self._wheel.drop(live)
+        live.leave_wheel()
 
     @property
     def size(self) -> int:
