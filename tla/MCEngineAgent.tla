@@ -55,6 +55,10 @@ Mistaken ==
               End(Us, n, v, d) /\ (v # works[n].key \/ d # works[n].digest)
        \/ \E n \in In("Cleanup", Number), v \in Version :
               n \in DOMAIN works /\ v # works[n].key /\ Cleanup(Us, n, v)
+       \/ \E v \in In("Unload", Version), d \in Digest, c \in ReclaimId :
+              closed[v] \notin {NoReclaim, c} /\ Unload(Us, v, d, c)
+       \/ \E p \in In("UnloadStray", OperationKey), m \in StrayNames, n \in Number \cup {NoNumber} :
+              strays[p] \notin {NoStray, [name |-> m, number |-> n]} /\ UnloadStray(Us, p, m, n)
        \/ \E n \in In("BucketFinished", Number), k \in 0..MaxBuckets, ok \in BOOLEAN :
               BucketFinished(n, k, ok) /\ k # works[n].received
        \/ \E names \in In("Listed", Listings), q \in {seq - 1, seq + 1} : Listed(names, q)
@@ -62,6 +66,8 @@ Mistaken ==
 MCEnd(n, v, d) == n \in DOMAIN works /\ v = works[n].key /\ d = works[n].digest /\ End(Us, n, v, d)
 MCCleanup(n, v) == (n \in DOMAIN works => v = works[n].key) /\ Cleanup(Us, n, v)
 MCBucketFinished(n, k, ok) == n \in DOMAIN works /\ k = works[n].received /\ BucketFinished(n, k, ok)
+MCUnload(v, d, c) == closed[v] \in {NoReclaim, c} /\ Unload(Us, v, d, c)
+MCUnloadStray(p, m, n) == strays[p] \in {NoStray, [name |-> m, number |-> n]} /\ UnloadStray(Us, p, m, n)
 MCListed(names) == seq < MaxSeq /\ Listed(names, seq)
 
 MCNext ==
@@ -71,8 +77,8 @@ MCNext ==
     \/ \E n \in In("Cleanup", Number), v \in Version : MCCleanup(n, v)
     \/ \E n \in In("Load", Repairs), d \in Digest : Load(Us, n, KeyOf(n), d)
     \/ \E p \in In("UnloadStray", OperationKey), m \in StrayNames, n \in Number \cup {NoNumber} :
-           UnloadStray(Us, p, m, n)
-    \/ \E v \in In("Unload", Version), d \in Digest, c \in ReclaimId : Unload(Us, v, d, c)
+           MCUnloadStray(p, m, n)
+    \/ \E v \in In("Unload", Version), d \in Digest, c \in ReclaimId : MCUnload(v, d, c)
     \/ \E n \in In("AskStatus", Number) : AskStatus(Us, n)
     \/ \E n \in In("Cleaned", Number) : Cleaned(Us, n)
     \/ \E v \in In("Unloaded", Version), d \in Digest, c \in ReclaimId : Unloaded(Us, v, d, c)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from lorafsm import orders
 from lorafsm.engine import Agent, AgentStep, agent_step, new_agent
 from lorafsm.engine import orders as inputs
 from lorafsm.engine.orders import Input
-from lorafsm.identity import lora_name
+from lorafsm.identity import VersionKey, lora_name
 from lorafsm.manifest import Plan
+from lorafsm.records import Stray
 from lorafsm_tla.agent_state import AgentNames, agent_as_tla, answer_as_tla, asked_as_tla
 from lorafsm_tla.values import Graph, Plain, State, read_value, state_of, text_of
 
@@ -39,6 +40,8 @@ KEY_OF: Mapping[str, Callable[[int], int]] = {
 }
 COUNTS: Mapping[str, tuple[int, ...]] = {"AnyCount": (-1, 0, 1), "OnlyZero": (0,)}
 NAMING = (orders.Begin, orders.End, orders.Cleanup, orders.Load, orders.Unload)
+NUMBERED = (orders.Begin, orders.End, orders.Cleanup, orders.Load, orders.AskStatus, inputs.ArmBucket)
+OUR_KEY = VersionKey(EPOCH, 1)
 NEVER = "Mistaken"
 """The name of every step that an input with a mistake would take."""
 
@@ -114,42 +117,48 @@ def _named(box: AgentBox, version: int, digest: str) -> dict[str, Any]:
     return {"key": key, "digest": DIGESTS[digest], "lora_name": lora_name(key, DIGESTS[digest])}
 
 
-def _orders(box: AgentBox) -> Iterator[Input]:
-    """Every order, for every addressee; also under a name that does not follow from key and digest."""
-    for to in box.Address:
-        at = ADDRESSES[to]
-        for version, digest in product(box.Version, box.Digest):
-            named = _named(box, version, digest)
-            for number in box.Attempts:
-                if version == box.key_of(number):
-                    yield from (orders.Begin(**at, **named, number=number, plan=plan) for plan in _plans(box))
-            for number in box.Number:
-                yield orders.End(**at, **named, number=number)
-                yield orders.Cleanup(**at, **named, number=number)
-            for number in box.Repairs:
-                if version == box.key_of(number):
-                    yield orders.Load(**at, **named, number=number)
-            yield from (orders.Unload(**at, **named, reclaim_id=c) for c in box.ReclaimId)
-        for number, bucket in product(box.Number, range(box.MaxBuckets + 1)):
-            yield inputs.ArmBucket(**at, number=number, bucket=bucket)
-            yield inputs.ReceiveBucket(**at, number=number, bucket=bucket)
-        yield from (orders.AskStatus(**at, number=number) for number in box.Number)
-        yield orders.TakeInventory(**at)
-        for p, name, number in product(box.OperationKey, box.stray_names(), (0, *box.Number)):
-            yield orders.UnloadStray(**at, operation_key=p, lora_name=name, number=number)
+def _orders(box: AgentBox, to: str) -> Iterator[Input]:
+    """Every order, for this addressee."""
+    at = ADDRESSES[to]
+    for version, digest in product(box.Version, box.Digest):
+        named = _named(box, version, digest)
+        for number in box.Attempts:
+            if version == box.key_of(number):
+                yield from (orders.Begin(**at, **named, number=number, plan=plan) for plan in _plans(box))
+        for number in box.Number:
+            yield orders.End(**at, **named, number=number)
+            yield orders.Cleanup(**at, **named, number=number)
+        for number in box.Repairs:
+            if version == box.key_of(number):
+                yield orders.Load(**at, **named, number=number)
+        yield from (orders.Unload(**at, **named, reclaim_id=c) for c in box.ReclaimId)
+    for number, bucket in product(box.Number, range(box.MaxBuckets + 1)):
+        yield inputs.ArmBucket(**at, number=number, bucket=bucket)
+        yield inputs.ReceiveBucket(**at, number=number, bucket=bucket)
+    yield from (orders.AskStatus(**at, number=number) for number in box.Number)
+    yield orders.TakeInventory(**at)
+    for p, name, number in product(box.OperationKey, box.stray_names(), (0, *box.Number)):
+        yield orders.UnloadStray(**at, operation_key=p, lora_name=name, number=number)
 
 
-def _misnamed(given: Iterable[Input]) -> Iterator[Input]:
-    for item in given:
+def _malformed(box: AgentBox) -> Iterator[Input]:
+    """Orders for us with the number 0, of another epoch's version, or under a name that their digest does not give."""
+    for item in _orders(box, "us"):
         if isinstance(item, NAMING):
             yield evolve(item, lora_name=lora_name(item.key, "0" * 64))
+            other = evolve(item.key, epoch="e2")
+            yield evolve(item, key=other, lora_name=lora_name(other, item.digest))
+        if isinstance(item, NUMBERED):
+            yield evolve(item, number=0)
 
 
 def _requests_and_results(box: AgentBox) -> Iterator[Input]:
     called = list(box.names.called)
     yield from (inputs.Acquire(rid=r, lora_name=name) for r, name in product(box.Rid, called))
     yield from (inputs.Release(rid=r) for r in box.Rid)
-    yield from (inputs.Settle(rid=r, key=box.names.key(v)) for r, v in product(box.Rid, box.Version))
+    for rid, version in product(box.Rid, box.Version):
+        yield inputs.Settle(rid=rid, key=box.names.key(version))
+        yield inputs.Settle(rid=rid, key=evolve(box.names.key(version), epoch="e2"))
     for number, ok in product(box.Number, (True, False)):
         for bucket in range(box.MaxBuckets + 1):
             yield inputs.BucketFinished(number=number, bucket=bucket, ok=ok)
@@ -165,9 +174,9 @@ def _requests_and_results(box: AgentBox) -> Iterator[Input]:
 
 def fixed_inputs(box: AgentBox) -> list[Input]:
     """Every input but the listings, whose seq is the agent's."""
-    given = list(_orders(box))
-    misnamed = _misnamed(given[: len(given) // len(box.Address)]) if len(box.Address) > 1 else ()
-    all_of_them = [*given, *misnamed, *_requests_and_results(box)]
+    ordered = chain.from_iterable(_orders(box, to) for to in box.Address)
+    malformed = _malformed(box) if len(box.Address) > 1 else ()
+    all_of_them = [*ordered, *malformed, *_requests_and_results(box)]
     silent = {"AskStatus", "TakeInventory", "ReceiveBucket"}  # these must do nothing, in every box
     return [item for item in all_of_them if type(item).__name__ in {*box.Happens, *silent}]
 
@@ -192,6 +201,8 @@ def _mistaken(a: Agent, item: Input) -> bool:
             return True
         if isinstance(item, NAMING) and item.lora_name != lora_name(item.key, item.digest):
             return True
+    if getattr(item, "key", OUR_KEY).epoch != EPOCH or (isinstance(item, NUMBERED) and item.number == 0):
+        return True
     match item:
         case orders.End():
             work = a.works.get(item.number)
@@ -199,6 +210,11 @@ def _mistaken(a: Agent, item: Input) -> bool:
         case orders.Cleanup():
             work = a.works.get(item.number)
             return work is not None and work.key != item.key
+        case orders.Unload():
+            return a.closed.get(item.key, item.reclaim_id) != item.reclaim_id
+        case orders.UnloadStray():
+            stray = Stray(item.lora_name, item.number)
+            return a.strays.get(item.operation_key, stray) != stray
         case inputs.BucketFinished():
             work = a.works.get(item.number)
             return work is not None and work.received != item.bucket
