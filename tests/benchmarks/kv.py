@@ -78,7 +78,8 @@ def _judged(found: dict[str, Any], stars: tuple[int, ...]) -> Iterator[Figure]:
     few, many = str(stars[0]), str(stars[-1])
     last = theirs["star"][many]["evict_one"] if theirs else None
     yield Figure("kv.evict_one.1e5.us", ours["star"][many]["evict_one"], "µs", PYTHON if theirs else "", last)
-    yield Figure("kv.evict_one.flatness", ours["star"][many]["evict_one"] / ours["star"][few]["evict_one"], "×")
+    for name, shape in (("flatness", "star"), ("disorder_flatness", "closed")):
+        yield Figure(f"kv.evict_one.{name}", ours[shape][many]["evict_one"] / ours[shape][few]["evict_one"], "×")
 
 
 def _rates(tiny: bool) -> Iterator[Figure]:

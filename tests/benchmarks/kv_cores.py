@@ -108,7 +108,8 @@ class Theirs:
 
 
 class Bench:
-    """One core, filled with a star (all leaves under one prefix) or a chain (each node under the one before)."""
+    """One core, filled with a star (all leaves under one prefix), closed (a star whose sessions
+    were closed in disorder) or a chain (each node under the one before)."""
 
     def __init__(self, core: Core, shape: str, size: int) -> None:
         self.core, self.shape, self.size = core, shape, size
@@ -117,10 +118,13 @@ class Bench:
         self._session = count()
         self.prefix = tuple(range(1, PREFIX + 1))
         self.leaves: list[tuple[int, ...]] = []
-        if shape == "star":
+        if shape != "chain":
+            ends = []
             for _ in range(size):
                 self.leaves.append(self._new())
-                core.insert(self.leaves[-1])
+                ends.append(core.insert(self.leaves[-1]))
+            if shape == "closed" and core.sessions:
+                self._close_in_disorder(ends)
         else:
             whole = tuple(range(1, size + 1))
             core.insert(whole)
@@ -128,6 +132,16 @@ class Bench:
                 core.match(whole[:length])  # splits
             self.prefix = whole
             self.leaves = [whole]
+
+    def _close_in_disorder(self, ends: list[Any]) -> None:
+        """Each leaf had a session; they closed in another order than that of the last use."""
+        opened = [next(self._session) for _ in ends]
+        keys = {number: self.core.open(number) for number in opened}
+        for number, end in zip(opened, ends, strict=True):
+            self.core.register(number, keys[number], end)
+        self._random.shuffle(opened)
+        for number in opened:
+            self.core.close(number, keys[number])
 
     def _new(self) -> tuple[int, ...]:
         return self.prefix + tuple(next(self._fresh) for _ in range(LEAF))
@@ -158,7 +172,7 @@ def measure(sizes: list[int], chains: list[int], repeats: int, *, only_ours: boo
     if only_ours:
         del makers["python"], makers["native"]
     found: dict[str, Any] = {}
-    for shape, shape_sizes in (("star", sizes), ("chain", chains)):
+    for shape, shape_sizes in (("star", sizes), ("closed", sizes), ("chain", chains)):
         for size in shape_sizes:
             benches = {
                 name: Bench(make(size * LEAF + PREFIX + repeats * LEAF), shape, size) for name, make in makers.items()
