@@ -82,7 +82,7 @@ def draw(path: Path, rows: Rows, best: Mapping[int, Mapping[str, float]]) -> Non
         axes.axhline(best[pool]["infinite"], linestyle=":", color="gray", label="infinite pool")
         axes.set(title=f"pool of {pool:,} blocks", xlabel="sessions never closed (%)", ylim=(0.6, 1.0))
     figure.axes[0].set_ylabel("token hit rate of session requests")
-    figure.axes[1].legend(fontsize="small")
+    figure.axes[0].legend(fontsize="small", loc="lower left")
     figure.savefig(path, metadata={"Date": None})
 
 
