@@ -189,25 +189,19 @@ class Eviction:
         return lacking <= 0 or self.evict_host(component.index, lacking).freed >= lacking
 
     def delete(self, node: Node) -> None:
-        """Every value of a childless, unlocked node goes, and the node; then ancestors that hold nothing."""
-        here: Node = node
-        while True:
-            self._on_delete(here)
-            for component in reversed(self._components):
-                part = here.parts[component.index]
-                if part.device:
-                    self._tree.drop_device(here, component.index)
-                if part.host:
-                    self._tree.drop_host(here, component.index)
-            here = self._tree.unlink(here)
-            if here.parent is None or here.children or here.locked or here.full.device:
-                return
-            for component in self._components:  # no device KV below or here: the rest on the device is useless
-                if here.parts[component.index].device:
-                    self._tree.drop_device(here, component.index)
-            if here.full.host:
-                self._candidates.review(here)
-                return
+        """Every value of a childless, unlocked node goes, and the node.
+
+        No ancestor is left as a tombstone: a device leaf's ancestors have their full KV on the device, a host leaf's
+        on one of the tiers, since a value only ever leaves the last tier together with its node.
+        """
+        self._on_delete(node)
+        for component in reversed(self._components):
+            part = node.parts[component.index]
+            if part.device:
+                self._tree.drop_device(node, component.index)
+            if part.host:
+                self._tree.drop_host(node, component.index)
+        self._tree.unlink(node)
 
 
 def _refs(node: Node, index: int) -> int:

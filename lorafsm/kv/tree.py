@@ -286,12 +286,11 @@ class Tree:
         self.candidates.review(node)
         return upper
 
-    def unlink(self, node: Node) -> Node:
-        """Take a childless node without values out of the tree; its old parent."""
+    def unlink(self, node: Node) -> None:
+        """Take a childless node without values out of the tree."""
         parent = node.parent
         assert parent is not None
         assert not node.children
         del parent.children[self._first(node.key, 0)]
         node.parent = None
         self.candidates.review_full(parent)
-        return parent

@@ -82,6 +82,17 @@ def test_two_unreferenced_nodes_change_places_by_access_alone():
     assert s.evict(9) == ["ab12", "cd", "ab34", "ab"]
 
 
+def test_a_split_hands_its_recency_on_to_the_upper_half():
+    s = Story(window=1)
+    s.run(None, "xy")
+    s.run(None, "abcd", window_from=99)
+    s.run(None, "abcd", window_from=2)  # splits where the window KV begins
+    lock = s.cache.lock(s.node("xy"))  # not by a match: that would be an access
+    assert s.evict() == ["abcd"]
+    s.unlock(lock)
+    assert s.evict(9) == ["xy", "ab"]
+
+
 def test_a_locked_node_is_no_candidate():
     s = Story()
     s.run(None, "abcd")
@@ -244,7 +255,8 @@ def test_a_session_keeps_its_refs_on_the_host():
     assert s.refs("abcd") == (1, 0)
 
 
-def test_ancestors_that_hold_nothing_go_with_their_last_child():
+def test_no_tombstone_is_left_on_the_way_to_the_root():
+    """The original has nodes without full KV, and removes them when their last child goes; here there are none."""
     s = Story(host=host(10, "write_back"))
     s.run(None, "ab")
     s.run(None, "abcd")
