@@ -96,15 +96,14 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(slots=st.integers(1, 8))
     def evict(self, slots):
-        possible = bool(self.naive.evictable())
-        refs = {(r.version, r.start, len(r.path)): sum(self.naive.refs(r)) for r in self.naive.evictable()}
+        candidates = self.naive.evictable()
+        refs = {run: sum(self.naive.refs(run)) for run in candidates}
         evicted = self.ours.evict(slots)
+        if candidates and not self.naive.idle and not self.naive.dead:
+            first = min(candidates, key=self.naive.key)
+            assert not refs[first] or all(refs.values()), "a referenced leaf goes while an unreferenced one is there"
         assert [(v.version, v.start, v.end) for v in evicted.victims] == self.naive.evict(slots)
-        assert evicted.freed >= 1 if possible else evicted.freed == 0
-        if evicted.victims and not self.naive.idle and not self.naive.dead:
-            first = evicted.victims[0]
-            if refs[first.version, first.start, first.end]:
-                assert all(refs.values()), "a referenced leaf went while an unreferenced one was there"
+        assert evicted.freed >= 1 if candidates else evicted.freed == 0
 
     @rule(session=SESSIONS)
     def close(self, session):
