@@ -51,6 +51,15 @@ test-pure: $(STAMP)  ## all tests that need no engine, on two workers
 test-engines: $(STAMP)  ## the tests on real SGLang engines, which share two of them
 	$(BIN)/python -m pytest -m engines $(PYTEST_ARGS)
 
+bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
+	$(BIN)/python -m tests.benchmarks
+
+check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
+	$(BIN)/python -m lorafsm_tla check
+
+check-long: $(STAMP)  ## the larger models and simulation; the better part of an hour
+	$(BIN)/python -m lorafsm_tla check --tier long
+
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)
 

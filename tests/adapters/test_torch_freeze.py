@@ -112,7 +112,8 @@ def adapters(draw):
         data = draw(st.binary(min_size=size, max_size=size))
         tensors[name] = torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
     text = st.text(st.characters(codec="utf-8"), max_size=8)
-    leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
+    number = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    leaf = st.none() | st.booleans() | number | text
     return draw(st.dictionaries(text, leaf | st.lists(leaf, max_size=3), max_size=4)), tensors
 
 
