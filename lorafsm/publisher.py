@@ -6,6 +6,8 @@ decide, a token (its own, or one that a takeover made its own).  Cleanup of an a
 
 from __future__ import annotations
 
+from typing import Any
+
 from lorafsm.events import Abort, Commit
 from lorafsm.lifecycle import AttemptState, EngineState, TargetState
 from lorafsm.orders import AskStatus, Begin, Cleanup, End, Order, SendBucket
@@ -23,7 +25,9 @@ def next_orders(r: Registry, token: str, now: int) -> tuple[Order | Commit | Abo
     if attempt is None:
         return ()
     if attempt.state is AttemptState.ABORTED:
-        return tuple(_cleanup(r, attempt, t) for t in _targets(attempt) if t.state is not TargetState.CLEANED)
+        return tuple(
+            Cleanup(**_content(r, attempt, t)) for t in _targets(attempt) if t.state is not TargetState.CLEANED
+        )
     if attempt.token != token:
         return ()
     if reason := reason_to_abort(r, attempt, now):
@@ -56,12 +60,14 @@ def reason_to_abort(r: Registry, attempt: Attempt, now: int) -> str | None:
 
 def _phase(r: Registry, attempt: Attempt) -> tuple[Order, ...]:
     targets = _targets(attempt)
-    asked = tuple(_ask(r, attempt, t) for t in targets if t.state is TargetState.UNKNOWN)
-    begun = tuple(_begin(r, attempt, t) for t in targets if t.state is TargetState.RESERVED)
+    asked = tuple(AskStatus(**_addressee(r, attempt, t)) for t in targets if t.state is TargetState.UNKNOWN)
+    begun = tuple(
+        Begin(**_content(r, attempt, t), plan=attempt.plan) for t in targets if t.state is TargetState.RESERVED
+    )
     if asked or begun:
         return (*begun, *asked)
     if all(t.buckets_done == attempt.plan.buckets for t in targets):
-        return tuple(_end(r, attempt, t) for t in targets if t.state is not TargetState.READY)
+        return tuple(End(**_content(r, attempt, t)) for t in targets if t.state is not TargetState.READY)
     bucket = min(t.buckets_done for t in targets)
     if bucket == attempt.authorized:
         return (SendBucket(number=attempt.number, bucket=bucket, engines=tuple(t.engine for t in targets)),)
@@ -72,45 +78,11 @@ def _targets(attempt: Attempt) -> tuple[Target, ...]:
     return tuple(t for _, t in sorted(attempt.targets.items()))
 
 
-def _begin(r: Registry, a: Attempt, t: Target) -> Begin:
+def _content(r: Registry, a: Attempt, t: Target) -> dict[str, Any]:
+    """Who is addressed, under which number, and what exactly is meant: the same in every order of an attempt."""
     v = r.versions[a.key]
-    return Begin(
-        epoch=r.epoch,
-        engine=t.engine,
-        incarnation=t.incarnation,
-        number=a.number,
-        key=a.key,
-        digest=v.digest,
-        lora_name=v.lora_name,
-        plan=a.plan,
-    )
+    return {**_addressee(r, a, t), "key": a.key, "digest": v.digest, "lora_name": v.lora_name}
 
 
-def _end(r: Registry, a: Attempt, t: Target) -> End:
-    v = r.versions[a.key]
-    return End(
-        epoch=r.epoch,
-        engine=t.engine,
-        incarnation=t.incarnation,
-        number=a.number,
-        key=a.key,
-        digest=v.digest,
-        lora_name=v.lora_name,
-    )
-
-
-def _ask(r: Registry, a: Attempt, t: Target) -> AskStatus:
-    return AskStatus(epoch=r.epoch, engine=t.engine, incarnation=t.incarnation, number=a.number)
-
-
-def _cleanup(r: Registry, a: Attempt, t: Target) -> Cleanup:
-    v = r.versions[a.key]
-    return Cleanup(
-        epoch=r.epoch,
-        engine=t.engine,
-        incarnation=t.incarnation,
-        number=a.number,
-        key=a.key,
-        digest=v.digest,
-        lora_name=v.lora_name,
-    )
+def _addressee(r: Registry, a: Attempt, t: Target) -> dict[str, Any]:
+    return {"epoch": r.epoch, "engine": t.engine, "incarnation": t.incarnation, "number": a.number}

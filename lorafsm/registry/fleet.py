@@ -96,8 +96,8 @@ def _restarted(r: Registry, known: Engine, e: EngineUp, now: int) -> Step:
     return Step(after, Done(), (*_WAKE_ALL, alarm))
 
 
-def engine_dead(r: Registry, e: EngineDead, now: int) -> Step:
-    """Proof that the process ended: what it held is gone, without a successor (rule 14)."""
+def _member(r: Registry, e: EngineDead | EngineLost | Quarantine) -> Engine | Step:
+    """The member that this is about, under the incarnation that the registry knows; else the refusal."""
     known = r.engines.get(e.engine)
     if known is None or known.state is EngineState.REMOVED:
         return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
@@ -105,6 +105,14 @@ def engine_dead(r: Registry, e: EngineDead, now: int) -> Step:
         return refuse(
             r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
         )
+    return known
+
+
+def engine_dead(r: Registry, e: EngineDead, now: int) -> Step:
+    """Proof that the process ended: what it held is gone, without a successor (rule 14)."""
+    known = _member(r, e)
+    if isinstance(known, Step):
+        return known
     if known.state is EngineState.DEAD:
         return Step(r, Done())
     fenced = _fenced(r, known, None, now)
@@ -115,13 +123,9 @@ def engine_dead(r: Registry, e: EngineDead, now: int) -> Step:
 
 def engine_lost(r: Registry, e: EngineLost, now: int) -> Step:
     """Silence suspends: READYs do not count, nothing is routed; nothing is concluded (rule 3)."""
-    known = r.engines.get(e.engine)
-    if known is None or known.state is EngineState.REMOVED:
-        return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
-    if e.incarnation != known.incarnation:
-        return refuse(
-            r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
-        )
+    known = _member(r, e)
+    if isinstance(known, Step):
+        return known
     if known.state not in ALIVE:
         return Step(r, Done())
     lost = evolve(known, state=EngineState.LOST, since=now)
@@ -146,13 +150,9 @@ def engine_remove(r: Registry, e: EngineRemove, now: int) -> Step:
 
 def quarantine(r: Registry, e: Quarantine, now: int) -> Step:
     """The member broke a promise: it serves nothing until a new incarnation is up (rules 13, 15)."""
-    known = r.engines.get(e.engine)
-    if known is None or known.state is EngineState.REMOVED:
-        return refuse(r, Code.UNKNOWN_ENGINE, f"{e.engine} is no member", field="engine")
-    if e.incarnation != known.incarnation:
-        return refuse(
-            r, Code.STALE_INCARNATION, f"the live incarnation of {e.engine} is {known.incarnation}", field="incarnation"
-        )
+    known = _member(r, e)
+    if isinstance(known, Step):
+        return known
     if known.state in (EngineState.QUARANTINED, EngineState.DEAD):
         return Step(r, Done())
     return Step(
