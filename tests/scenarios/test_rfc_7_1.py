@@ -1,4 +1,4 @@
-"""RFC 7.1, row by row, as far as the registry is concerned.  Each test quotes its row, translated."""
+"""RFC 7.1, row by row, on the registry and, for row 6, the engine agent.  Each test quotes its row, translated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from lorafsm import publisher, reclaimer
 from lorafsm.orders import Cleanup
+from tests.core.agent_story import Desk
 from tests.core.story import World
 
 
@@ -142,6 +143,30 @@ def test_row_5_bind_and_close_cancelled_and_complete_at_once():
     assert w.open("t") == "SESSION_CLOSED"
     assert w.bind_first("t") == "SESSION_CLOSED"
     assert (w.refs("A"), w.refs("B")) == (0, 0)
+
+
+def test_row_6_native_request_refcount():
+    """ "SGLang's native request refcount."  Should be seen: "r1 and r2 use A at once; when r1 ends by 500/503 the
+    count goes from 2 to 1; failure before dispatch, disconnect, abort and a repeated terminal release only once."
+    On real parts: tests/adapters/test_guard_tokenizer.py, tests/engines/test_guard.py.
+    """
+    desk = Desk()
+    desk.boot("A", 1)
+    assert (desk.acquire("r1", "A"), desk.acquire("r2", "A")) == ("Acquired", "Acquired")
+    assert desk.refs("A") == 2
+    assert desk.release("r1") is True  # 500 or 503
+    assert desk.refs("A") == 1
+    assert desk.release("r1") is False  # abort, its echo, disconnect: whatever terminal is reported after the first
+    assert desk.refs("A") == 1
+    assert desk.acquire("r3", "A") == "Acquired"
+    assert desk.release("r3") is True  # refused before dispatch
+    assert desk.release("r3") is False
+    assert desk.refs("A") == 1
+    assert desk.unload("A") == "Pending"
+    assert desk.do() == "Unregister"
+    assert desk.todo == [], "r2 still runs"
+    assert desk.release("r2") is True
+    assert desk.do_all() == ("CountRequests", "PhysicalUnload")
 
 
 def test_row_7_no_session_refs_but_requests_in_the_backend():
