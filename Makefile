@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 	@$(PIP) install --no-deps -r requirements/engine-nodeps.txt
 	@$(PIP) install --no-deps -r requirements/tla.txt
 	@echo "3/3 lorafsm"
-	@$(PIP) install --no-build-isolation -e '.[cli,dev,journal,sglang,torch]'
+	@$(PIP) install --no-build-isolation -e '.[cli,dev,journal,metrics,ray,sglang,torch]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
