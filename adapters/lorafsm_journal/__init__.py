@@ -3,7 +3,7 @@
 from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
 from lorafsm_journal.errors import JournalCode, JournalError, Undecodable
 from lorafsm_journal.host import JournaledRegistry
-from lorafsm_journal.journal import Journal
+from lorafsm_journal.journal import Journal, Level
 from lorafsm_journal.rows import Malformed, Row
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "JournalCode",
     "JournalError",
     "JournaledRegistry",
+    "Level",
     "Malformed",
     "Row",
     "Undecodable",

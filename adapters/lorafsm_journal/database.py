@@ -33,6 +33,7 @@ def connect(path: Path, mode: Literal["ro", "rwc"]) -> sqlite3.Connection:
 def prepare(db: sqlite3.Connection, path: Path, config: Config, epoch: str) -> None:
     """Make the tables of a new file, all or none; refuse a file that is no journal of this schema."""
     db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
     db.execute("BEGIN IMMEDIATE")
     try:
         if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +13,7 @@ from lorafsm.events import Event
 from lorafsm.outcomes import Outcome
 from lorafsm.records import Config, Registry
 from lorafsm.registry import Step
-from lorafsm_journal.journal import Journal
+from lorafsm_journal.journal import Journal, Level
 
 
 class JournaledRegistry:
@@ -28,13 +29,13 @@ class JournaledRegistry:
         self._turn = threading.Lock()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: Config, epoch: str) -> Self:
+    def open(cls, path: str | os.PathLike[str], config: Config, epoch: str, level: Level | str = Level.PROCESS) -> Self:
         """Open the journal and recover what is in it; raises JournalError (see Journal.open and recover).
 
         A caller that comes back then applies `Recovered(now=...)`, which grants every lease anew: time is the
         caller's, so it is not done here.
         """
-        journal = Journal.open(path, config, epoch)
+        journal = Journal.open(path, config, epoch, level)
         try:
             return cls(journal)
         except BaseException:
@@ -51,15 +52,31 @@ class JournaledRegistry:
 
         Effects are wake-ups and alarms, and the caller's to carry out; none is repeated after a recovery.
         """
+        [done] = self.step_all((event,))
+        return done
+
+    def step_all(self, events: Sequence[Event]) -> tuple[Step, ...]:
+        """Step through several events in this order, each with its own outcome, and commit their rows as one.
+
+        The new state is seen after the commit of the batch; if that fails, no event of it has happened.
+        """
         with self._turn:
-            result = rules.step(self._registry, event)
-            self.journal.append(event, result.outcome)
-            self._registry = result.registry
-            return result
+            registry, steps = self._registry, []
+            for event in events:
+                result = rules.step(registry, event)
+                registry = result.registry
+                steps.append(result)
+            self.journal.append_all(events, [result.outcome for result in steps])
+            self._registry = registry
+            return tuple(steps)
 
     def apply(self, event: Event) -> Outcome:
         """The outcome of an event alone, for a caller that looks at the registry anyway."""
         return self.step(event).outcome
+
+    def apply_all(self, events: Sequence[Event]) -> tuple[Outcome, ...]:
+        """The outcomes of a batch; as `step_all`."""
+        return tuple(result.outcome for result in self.step_all(events))
 
     def close(self) -> None:
         """Close the journal; may be called again."""

@@ -1,7 +1,8 @@
 """The journal: one SQLite file per deployment epoch, one row per event with its outcome (protocol rule 18).
 
-A row is committed before `append` returns.  The commit of an accepted event waits for the disk (WAL,
-synchronous=FULL); that of a refusal does not (NORMAL), because refusals play no part in recovery.  Each row
+A batch of rows is committed, all or none, before `append_all` returns.  At level `process` (WAL,
+synchronous=NORMAL) it then survives the death of the process; at level `power` (FULL) it is on the disk, unless
+it holds refusals only, which play no part in recovery and are not waited for.  Each row
 carries a check over its own texts and the row before, so an altered, exchanged or missing row is found; of a
 file cut short at its end, only what was acknowledged elsewhere could tell.
 
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lorafsm import registry as rules
+from lorafsm.errors import InvalidField
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome, Refusal
 from lorafsm.records import Config, Registry, new_registry
@@ -30,11 +33,24 @@ from lorafsm_journal.lock import WriterLock
 from lorafsm_journal.rows import Malformed, Row, link, read_texts, write_texts
 
 
+class Level(StrEnum):
+    """What an acknowledged row survives."""
+
+    PROCESS = "process"  # kill -9 of the writer
+    POWER = "power"  # loss of power too: each batch waits for the disk
+
+
+_SYNCHRONOUS = {Level.PROCESS: "NORMAL", Level.POWER: "FULL"}
+
+
 class Journal:
     """Made by `Journal.open` to write and by `Journal.read` to look."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, lock: WriterLock | None) -> None:
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, lock: WriterLock | None, level: Level = Level.PROCESS
+    ) -> None:
         self.path = path
+        self.level = level
         self.epoch, self.config = database.about(db, path)
         self._db = db
         self._lock = lock
@@ -44,13 +60,14 @@ class Journal:
         self._chain: str = last[1] if last else ""
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: Config, epoch: str) -> Self:
-        """Open for writing; a file that is not there is made.
+    def open(cls, path: str | os.PathLike[str], config: Config, epoch: str, level: Level | str = Level.PROCESS) -> Self:
+        """Open for writing at a level of durability; a file that is not there is made.
 
         Raises JournalError: JOURNAL_LOCKED (another writer lives), JOURNAL_UNWRITABLE, JOURNAL_SCHEMA (not a
         journal of this schema), JOURNAL_MISMATCH (begun with another epoch or config).
         """
         where = Path(path)
+        asked = _level(level)
         new_registry(epoch, config)  # refuses a malformed epoch before a file is made
         database.require_writable(where)
         with ExitStack() as undo:
@@ -60,7 +77,7 @@ class Journal:
                 db = database.connect(where, "rwc")
                 undo.callback(db.close)
                 database.prepare(db, where, config, epoch)
-                journal = cls(where, db, lock)
+                journal = cls(where, db, lock, asked)
             except sqlite3.Error as error:
                 raise database.meaning(where, error) from error
             journal._require_same(config, epoch)
@@ -86,33 +103,46 @@ class Journal:
         return journal
 
     def append(self, event: Event, outcome: Outcome) -> int:
-        """Write one row and commit it; returns its number.
+        """Write one row and commit it; returns its number.  As `append_all`."""
+        return self.append_all((event,), (outcome,))
 
-        After JOURNAL_UNWRITABLE the row is not in the journal and one may try again.  After JOURNAL_UNCERTAIN only
-        recovery, from the journal newly opened, says whether it is.  An accepted event that has no form in the
-        journal is Undecodable (a programming error); nothing is written.
+    def append_all(self, events: Sequence[Event], outcomes: Sequence[Outcome]) -> int:
+        """Write one row for each event and its outcome in one transaction; returns the number of the last row.
+
+        After JOURNAL_UNWRITABLE none of the rows is in the journal and one may try again.  After JOURNAL_UNCERTAIN
+        only recovery, from the journal newly opened, says whether they are.  An accepted event that has no form in
+        the journal is Undecodable (a programming error); nothing is written.
         """
         if self._refuses is not None:
             code, why = self._refuses
             raise JournalError(code, f"{self.path}: {why}")
-        texts = write_texts(event, outcome)
-        number, chain = self._last + 1, link(self._chain, *texts)
+        number, chain, rows = self._last, self._chain, []
+        for event, outcome in zip(events, outcomes, strict=True):
+            texts = write_texts(event, outcome)
+            number, chain = number + 1, link(chain, *texts)
+            rows.append((number, *texts, chain))
+        if rows:
+            self._commit(rows, waits=not all(isinstance(outcome, Refusal) for outcome in outcomes))
+            self._last, self._chain = number, chain
+        return number
+
+    def _commit(self, rows: list[tuple[int, str, str, str]], *, waits: bool) -> None:
+        first = rows[0][0]
         try:
-            self._db.execute(f"PRAGMA synchronous = {'NORMAL' if isinstance(outcome, Refusal) else 'FULL'}")
+            if self.level is Level.POWER:  # NORMAL is what every connection starts with here
+                self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self.level if waits else Level.PROCESS]}")
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (number, *texts, chain))
+            self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            raise database.meaning(self.path, error, number) from error
+            raise database.meaning(self.path, error, first) from error
         try:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            why = f"the commit of row {number} failed ({error}); close it, open it again and recover"
+            why = f"the commit of row {first} failed ({error}); close it, open it again and recover"
             self._refuses = (Code.JOURNAL_UNCERTAIN, why)
-            raise JournalError(Code.JOURNAL_UNCERTAIN, f"{self.path}: {why}", number) from error
-        self._last, self._chain = number, chain
-        return number
+            raise JournalError(Code.JOURNAL_UNCERTAIN, f"{self.path}: {why}", first) from error
 
     def rows(self) -> Iterator[Row]:
         """All rows in order, each checked; the first that is not what was written raises JOURNAL_CORRUPT."""
@@ -186,3 +216,10 @@ class Journal:
                 Code.JOURNAL_MISMATCH,
                 f"{self.path} was begun with {self.config!r}, not {config!r}; the config of an epoch is fixed",
             )
+
+
+def _level(level: Level | str) -> Level:
+    try:
+        return Level(level)
+    except ValueError as error:
+        raise InvalidField("level", f"must be {' or '.join(Level)}, not {level!r:.80}") from error
