@@ -12,10 +12,10 @@ from attrs import frozen
 from lorafsm import publisher, reclaimer, repairer
 from lorafsm.events import Abort, ClaimReclaim, Commit, Event
 from lorafsm.identity import SessionKey, VersionKey
-from lorafsm.lifecycle import SessionState
+from lorafsm.lifecycle import AttemptState, EngineState, OwnerState, SessionState
 from lorafsm.orders import Order
 from lorafsm.outcomes import Aborted, Committed
-from lorafsm.records import Registry, Version
+from lorafsm.records import Config, Registry, Version
 from lorafsm.registry import view
 from lorafsm.status import Status, status
 
@@ -91,6 +91,50 @@ class StatusAt(Question[Status]):
     now: int
 
 
+@frozen
+class ConfigOf(Question[Config]):
+    """What is fixed for the life of the registry, the owners' lease among it."""
+
+
+@frozen
+class Unresolved:
+    """The attempt that is OPEN, or ABORTED and not clean.  Its token is its driver's, and does not travel."""
+
+    key: VersionKey
+    number: int
+    state: AttemptState
+    driver_lease: int  # ms until another publisher may take over; 0: now
+
+
+@frozen
+class UnresolvedAttempt(Question[Unresolved | None]):
+    """What a standby publisher has to look after (rules 4, 5); None: nothing."""
+
+    now: int
+
+
+@frozen
+class ExpiredOwners(Question[tuple[str, ...]]):
+    """Owners whose lease has run out and whom nobody has expired yet (rule 9)."""
+
+    now: int
+
+
+@frozen
+class Member:
+    """One engine as the registry knows it."""
+
+    engine: str
+    incarnation: int
+    state: EngineState
+    seq: int
+
+
+@frozen
+class Fleet(Question[tuple[Member, ...]]):
+    """The members, dead ones included, removed ones not (rule 14)."""
+
+
 def answer(r: Registry, question: Question[T]) -> T:
     """The answer of this registry.  Raises TypeError for what is no question."""
     found: Any
@@ -114,7 +158,28 @@ def answer(r: Registry, question: Question[T]) -> T:
             found = view.session_state(r, session)
         case StatusAt(now=now):
             found = status(r, now)
+        case ConfigOf():
+            found = r.config
+        case UnresolvedAttempt(now=now):
+            found = _unresolved(r, max(r.now, now))
+        case ExpiredOwners(now=now):
+            at = max(r.now, now)
+            live = (owner for _, owner in sorted(r.owners.items()) if owner.state is OwnerState.LIVE)
+            found = tuple(owner.owner for owner in live if at > owner.lease_until)
+        case Fleet():
+            found = tuple(
+                Member(engine=m.engine, incarnation=m.incarnation, state=m.state, seq=max(m.seq, m.inventory.seq))
+                for m in view.members(r)
+            )
         case _:
             raise TypeError(f"{type(question).__name__} is not a question to a registry")
     result: T = found
     return result
+
+
+def _unresolved(r: Registry, now: int) -> Unresolved | None:
+    attempt = r.attempts.get(r.unresolved)
+    if attempt is None:
+        return None
+    left = max(0, attempt.driver_until - now) if attempt.state is AttemptState.OPEN else 0
+    return Unresolved(attempt.key, attempt.number, attempt.state, left)
