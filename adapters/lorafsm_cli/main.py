@@ -76,10 +76,34 @@ def demo(
 
 @app.command()
 def status(
-    journal: Annotated[Path, typer.Option(help="Journal file of the registry; may be in use by its writer.")],
+    journal: Annotated[
+        Path | None, typer.Option(help="Journal file of a registry; may be in use by its writer.")
+    ] = None,
+    registry: Annotated[str, typer.Option(help="Name of a registry that runs in a Ray cluster.")] = "",
+    address: Annotated[
+        str, typer.Option(help="The cluster, with --registry; left out: the one that Ray finds.")
+    ] = "auto",
+    watch: Annotated[bool, typer.Option("--watch", help="With --registry: draw it anew until interrupted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Who holds what, what is under way, and what the next reserve waits for, recovered from a journal."""
+    """Who holds what, what is under way, and what the next reserve waits for, of a journal or a running registry."""
+    if bool(registry) == (journal is not None):
+        raise CliError("name a --journal, or a running --registry")
+    if journal is not None:
+        _status_of_journal(journal, as_json)
+        return
+    from lorafsm_cli.live_status import connected, drawn, stream, watched
+
+    client, console = connected(registry, address), Console()
+    if watch:
+        stream(client) if as_json else watched(client, console)
+    elif as_json:
+        print_json(client.live().as_dict())
+    else:
+        console.print(drawn(client.live(), console))
+
+
+def _status_of_journal(journal: Path, as_json: bool) -> None:
     from lorafsm.status import status as status_of
     from lorafsm_cli.status_tables import show
     from lorafsm_journal import Journal
@@ -89,7 +113,7 @@ def status(
     if as_json:
         print_json({**found.as_dict(), "journal": str(journal), "journal_rows": rows})
     else:
-        show(found, journal, rows, Console())
+        show(found, f"{rows} rows of {journal}; ages count to its latest event", Console())
 
 
 @app.command()
@@ -112,9 +136,7 @@ def diagram(
         typer.echo("\n".join(f"%% {name}\n{text.strip()}\n" for name, text in drawn.items()).rstrip())
 
 
-trace = typer.Typer(
-    cls=OneLineGroup, help="Check journals against the formal specification.", rich_markup_mode=None
-)
+trace = typer.Typer(cls=OneLineGroup, help="Check journals against the formal specification.", rich_markup_mode=None)
 app.add_typer(trace, name="trace")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -44,8 +43,8 @@ def duration(ms: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def show(status: Status, journal: Path, rows: int, console: Console) -> None:
-    """All of it, in the order in which one asks."""
+def show(status: Status, source: str, console: Console) -> None:
+    """All of it, in the order in which one asks; `source` says where it was read and to when ages count."""
     default = f"{status.default} at revision {status.revision}" if status.default else "none yet"
     console.print(
         Text.assemble(
@@ -55,7 +54,7 @@ def show(status: Status, journal: Path, rows: int, console: Console) -> None:
         ),
         soft_wrap=True,
     )  # fmt: skip
-    console.print(Text(f"{rows} rows of {journal}; ages count to its latest event", "dim"), soft_wrap=True)
+    console.print(Text(source, "dim"), soft_wrap=True)
     narrow = console.width < _WIDE
     console.print(_versions(status.versions, narrow))
     console.print(_engines(status.engines))
@@ -71,7 +70,7 @@ def _versions(versions: tuple[VersionLine, ...], narrow: bool) -> Table:
     hidden = {v.key for v in finished[:-_FINISHED_SHOWN]}
     title = f"Versions ({len(hidden)} older ones without a slot not shown)" if hidden else "Versions"
     identity = () if narrow else ("digest", "try")
-    table = _table(title, "version", "state", "for", *identity, "refs", "oldest holder", "routable on, or failure")
+    table = titled(title, "version", "state", "for", *identity, "refs", "oldest holder", "routable on, or failure")
     for v in versions:
         if v.key in hidden:
             continue
@@ -88,7 +87,7 @@ def _versions(versions: tuple[VersionLine, ...], narrow: bool) -> Table:
 
 
 def _engines(engines: tuple[EngineLine, ...]) -> Table:
-    table = _table("Engines", "engine", "incarnation", "state", "for", "residents", "strays", "pending repairs")
+    table = titled("Engines", "engine", "incarnation", "state", "for", "residents", "strays", "pending repairs")
     for e in engines:
         state = _state(e.state)
         if e.reason:
@@ -109,7 +108,7 @@ def _attempt(attempt: AttemptLine) -> Table:
         title += f": {attempt.reason}"
     if attempt.driver_lease:
         title += f"; its driver's lease runs for {duration(attempt.driver_lease)}"
-    table = _table(title, "target", "incarnation", "state", "buckets", "detail")
+    table = titled(title, "target", "incarnation", "state", "buckets", "detail")
     for t in attempt.targets:
         done = f"{t.buckets_done} of {attempt.buckets}" if attempt.buckets else "-"
         table.add_row(t.engine, str(t.incarnation), _state(t.state), done, t.detail)
@@ -118,7 +117,7 @@ def _attempt(attempt: AttemptLine) -> Table:
 
 def _reclaim(reclaim: ReclaimLine) -> Table:
     title = f"Reclaim {reclaim.reclaim_id} of {reclaim.key}, claimed {duration(reclaim.age)} before"
-    table = _table(title, "engine", "incarnation", "unload")
+    table = titled(title, "engine", "incarnation", "unload")
     for u in reclaim.unloads:
         table.add_row(u.engine, str(u.incarnation), _state(u.state))
     return table
@@ -134,7 +133,8 @@ def _next_reserve(status: Status, console: Console) -> None:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def _table(title: str, *columns: str) -> Table:
+def titled(title: str, *columns: str) -> Table:
+    """An empty table in the style of this page."""
     table = Table(title=Text(title, "bold", no_wrap=True), title_justify="left", box=SIMPLE_HEAD, min_width=len(title))
     for column in columns:
         fixed = column in ("version", "engine", "incarnation", "target", "state", "for", "digest", "refs")
