@@ -3,8 +3,10 @@
 from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
 from lorafsm_journal.errors import JournalCode, JournalError, Undecodable
 from lorafsm_journal.host import JournaledRegistry
-from lorafsm_journal.journal import Journal, Level
+from lorafsm_journal.journal import Journal
+from lorafsm_journal.recovery import Recovered, Verified
 from lorafsm_journal.rows import Malformed, Row
+from lorafsm_journal.writer import Level
 
 __all__ = [
     "Journal",
@@ -13,8 +15,10 @@ __all__ = [
     "JournaledRegistry",
     "Level",
     "Malformed",
+    "Recovered",
     "Row",
     "Undecodable",
+    "Verified",
     "decode_event",
     "decode_outcome",
     "encode_event",

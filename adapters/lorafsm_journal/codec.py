@@ -18,13 +18,15 @@ from typing import Any, get_args
 
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome
-from lorafsm.records import Config
+from lorafsm.records import Config, Registry
+from lorafsm_journal.compiled import Mismatch, reader_of, writer_of
 from lorafsm_journal.errors import Undecodable
 from lorafsm_journal.forms import form_of
 
 EVENTS: Mapping[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 OUTCOMES: Mapping[str, type] = {cls.__name__: cls for cls in get_args(Outcome)}
 _CONFIGS: Mapping[str, type] = {Config.__name__: Config}
+_REGISTRIES: Mapping[str, type] = {Registry.__name__: Registry}
 
 
 def encode_event(event: Event) -> str:
@@ -60,11 +62,29 @@ def decode_config(text: str) -> Config:
     return config
 
 
+def encode_registry(registry: Registry) -> str:
+    """The canonical text of a whole state."""
+    return _encode(registry, _REGISTRIES, "registry")
+
+
+def decode_registry(text: str) -> Registry:
+    """The state that `text` is the canonical form of."""
+    registry: Registry = _decode(text, _REGISTRIES, "registry")
+    return registry
+
+
+_UNEXPECTED = (Mismatch, KeyError, ValueError, TypeError, AttributeError, RecursionError)
+
+
 def _encode(value: object, classes: Mapping[str, type], what: str) -> str:
     cls: Any = type(value)
     name = cls.__name__
     if classes.get(name) is not cls:
         raise Undecodable(what, f"{name} is no class of this protocol's {what}s")
+    try:
+        return f'{{"{name}":{writer_of(cls)(value)}}}'
+    except _UNEXPECTED:
+        pass  # the form below says what is wrong and where
     data = {name: form_of(cls).write(value, name)}
     try:
         return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -82,7 +102,10 @@ def _decode(text: str, classes: Mapping[str, type], what: str) -> Any:
     [(name, fields)] = data.items()
     if name not in classes:
         raise Undecodable(what, f"{name!r:.80} is no class of this protocol's {what}s; who wrote it?")
-    value = form_of(classes[name]).read(fields, name)
+    try:
+        value = reader_of(classes[name])(fields)
+    except _UNEXPECTED:
+        value = form_of(classes[name]).read(fields, name)  # says what is wrong and where
     if _encode(value, classes, what) != text:
         raise Undecodable(what, "is not in canonical form; the journal never wrote this text")
     return value

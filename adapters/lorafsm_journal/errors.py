@@ -11,13 +11,18 @@ class JournalCode(StrEnum):
     """Why a journal refuses."""
 
     JOURNAL_LOCKED = "JOURNAL_LOCKED"  # another process writes it
+    JOURNAL_FENCED = "JOURNAL_FENCED"  # a later writer has it, or the file is another: this writer is done
     JOURNAL_UNWRITABLE = "JOURNAL_UNWRITABLE"  # permissions, a full disk, a missing folder
-    JOURNAL_UNCERTAIN = "JOURNAL_UNCERTAIN"  # a commit failed: only recovery knows whether the row is in
+    JOURNAL_UNCERTAIN = "JOURNAL_UNCERTAIN"  # a commit failed: only recovery knows whether its rows are in
     JOURNAL_CLOSED = "JOURNAL_CLOSED"
     JOURNAL_SCHEMA = "JOURNAL_SCHEMA"  # not a journal, or one of another schema version
     JOURNAL_MISMATCH = "JOURNAL_MISMATCH"  # the journal of another epoch or config
+    JOURNAL_EPOCH_USED = "JOURNAL_EPOCH_USED"  # another journal had this epoch: its keys would be used again
+    JOURNAL_EPOCH_OLD = "JOURNAL_EPOCH_OLD"  # a later epoch has begun here
+    JOURNAL_BACKWARDS = "JOURNAL_BACKWARDS"  # an older copy of the journal: what was acknowledged since is not in it
     JOURNAL_CORRUPT = "JOURNAL_CORRUPT"  # a row is not what was written
     JOURNAL_DIVERGED = "JOURNAL_DIVERGED"  # replay answers otherwise than the row says
+    JOURNAL_UNCUT = "JOURNAL_UNCUT"  # a cut would lose more than it was told to, or nothing is to be cut
 
 
 class JournalError(LoraFsmError):

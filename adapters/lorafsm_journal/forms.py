@@ -1,7 +1,8 @@
 """The JSON form of each type that a record's field may have, read and written by the same rule.
 
 Supported: str, int, bool, None, string enums, Literal of strings, attrs classes, tuple, frozenset, immutables.Map
-with string keys, and unions of those that their JSON can tell apart.  A type outside this list is a programming
+(an object where its keys are strings, else sorted pairs), unions of attrs classes (an object of one key, the name
+of the class), and other unions that their JSON can tell apart.  A type outside this list is a programming
 error and raises TypeError when its form is asked for; a value outside its type raises Undecodable with its path.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import attrs
 from immutables import Map
 
+from lorafsm.holders import Holders
 from lorafsm_journal.errors import Undecodable
 
 _SCALARS: frozenset[type] = frozenset({str, int, bool, type(None)})
@@ -49,9 +51,26 @@ def form_of(kind: Any) -> Form:
         return _scalar(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
+    if kind is Holders:
+        return _holders()
     if isinstance(kind, type) and attrs.has(kind):
         return _record(kind)
     raise TypeError(f"{kind!r} has no form in the journal; add one to lorafsm_journal.forms")
+
+
+def record_names(kind: type) -> list[str]:
+    """The fields of a record that are written."""
+    return [field.name for field in attrs.fields(kind) if field.init]
+
+
+def is_tagged(kind: Any) -> bool:
+    """Whether a union is one of records only, and so written with the name of the class."""
+    return all(isinstance(arg, type) and attrs.has(arg) for arg in get_args(kind))
+
+
+def own_form(kind: type) -> bool:
+    """Whether a record is written otherwise than field by field."""
+    return kind is Holders
 
 
 def _expect(value: Any, kind: type, path: str) -> Any:
@@ -89,7 +108,7 @@ def _enum(kind: type[Enum]) -> Form:
 
 def _record(kind: type) -> Form:
     hints = get_type_hints(kind)
-    names = [field.name for field in attrs.fields(kind) if field.init]
+    names = record_names(kind)
 
     def form(name: str) -> Form:
         return form_of(hints[name])  # late: a record may hold its own kind
@@ -150,9 +169,9 @@ def _frozenset(kind: Any) -> Form:
 
 def _map(kind: Any) -> Form:
     key, arg = get_args(kind)
-    if key is not str:
-        raise TypeError(f"{kind!r}: only string keys have a form in the journal")
     item = form_of(arg)
+    if key is not str:
+        return _pairs(form_of(key), item)
 
     def write(value: Any, path: str) -> Any:
         pairs = _expect(value, Map, path).items()
@@ -164,7 +183,68 @@ def _map(kind: Any) -> Form:
     return Form(dict, write, read, lambda value: type(value) is Map)
 
 
+def _pairs(key: Form, item: Form) -> Form:
+    def write(value: Any, path: str) -> Any:
+        pairs = sorted(_expect(value, Map, path).items(), key=lambda pair: pair[0])
+        return [[key.write(k, f"{path}[]"), item.write(v, f"{path}[{k!s:.80}]")] for k, v in pairs]
+
+    def read(value: Any, path: str) -> Any:
+        found: Map[Any, Any] = Map()
+        for i, pair in enumerate(_expect(value, list, path)):
+            if len(_expect(pair, list, f"{path}[{i}]")) != 2:
+                raise Undecodable(f"{path}[{i}]", "must be a pair")
+            found = found.set(key.read(pair[0], f"{path}[{i}]"), item.read(pair[1], f"{path}[{i}]"))
+        if len(found) != len(value):
+            raise Undecodable(path, "has a key twice")
+        return found
+
+    return Form(list, write, read, lambda value: type(value) is Map)
+
+
+def _holders() -> Form:
+    """Of the holders only the entries: count and occupied blocks follow from them, and the latter is a number of
+    thousands of digits."""
+    blocks = form_of(get_type_hints(Holders)["blocks"])
+
+    def write(value: Any, path: str) -> Any:
+        held = _expect(value, Holders, path)
+        return [_expect(held.appended, int, path), blocks.write(held.blocks, f"{path}.blocks")]
+
+    def read(value: Any, path: str) -> Any:
+        if len(_expect(value, list, path)) != 2:
+            raise Undecodable(path, "must be a pair of the next position and the blocks")
+        held = blocks.read(value[1], f"{path}.blocks")
+        if any(number < 0 or not entries for number, entries in held.items()):
+            raise Undecodable(f"{path}.blocks", "has an empty block")
+        occupied = bytearray(max(held, default=0) // 8 + 1)
+        for number in held:
+            occupied[number // 8] |= 1 << number % 8
+        count = sum(map(len, held.values()))
+        return Holders(count, _expect(value[0], int, path), held, int.from_bytes(occupied, "little"))
+
+    return Form(list, write, read, lambda value: type(value) is Holders)
+
+
+def _tagged(kind: Any) -> Form:
+    classes = {arg.__name__: arg for arg in get_args(kind)}
+
+    def write(value: Any, path: str) -> Any:
+        name = type(value).__name__
+        if classes.get(name) is not type(value):
+            raise Undecodable(path, f"must be one of {', '.join(classes)}, not {name}")
+        return {name: form_of(classes[name]).write(value, f"{path}.{name}")}
+
+    def read(value: Any, path: str) -> Any:
+        if len(_expect(value, dict, path)) != 1 or (name := next(iter(value))) not in classes:
+            raise Undecodable(path, f"must be an object with one key of {', '.join(classes)}")
+        return form_of(classes[name]).read(value[name], f"{path}.{name}")
+
+    return Form(dict, write, read, lambda value: type(value) in classes.values())
+
+
 def _union(kind: Any) -> Form:
+    if is_tagged(kind):
+        return _tagged(kind)
     forms = [form_of(arg) for arg in get_args(kind)]
     by_json = {form.json_type: form for form in forms}
     if None in by_json or len(by_json) != len(forms):

@@ -2,105 +2,76 @@
 
 A batch of rows is committed, all or none, before `append_all` returns.  At level `process` (WAL,
 synchronous=NORMAL) it then survives the death of the process; at level `power` (FULL) it is on the disk, unless
-it holds refusals only, which play no part in recovery and are not waited for.  Each row
-carries a check over its own texts and the row before, so an altered, exchanged or missing row is found; of a
-file cut short at its end, only what was acknowledged elsewhere could tell.
+it holds refusals only, which play no part in recovery and are not waited for.  Each row carries a check over its
+own texts and the row before, and the journal says with which row it ends, so an altered, exchanged, missing or
+added row is found.
 
-One process writes, and holds a lock as long as it lives.  Any number may read.  SQLite's WAL needs a local
-disk, not a network file system.
+One process writes, and holds a lock as long as it lives.  Each opening also takes the next writer's number, and
+every batch compares it: a writer whose lock was lost cannot append beside its successor, nor to a file that no
+longer has its name.  Any number may read.  SQLite's WAL needs a local disk, not a network file system.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lorafsm import registry as rules
-from lorafsm.errors import InvalidField
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome, Refusal
 from lorafsm.records import Config, Registry, new_registry
-from lorafsm_journal import database
+from lorafsm_journal import database, recovery, snapshots
+from lorafsm_journal.codec import decode_registry, encode_registry
+from lorafsm_journal.epochs import Epochs
 from lorafsm_journal.errors import JournalCode as Code
-from lorafsm_journal.errors import JournalError, Undecodable
-from lorafsm_journal.lock import WriterLock
-from lorafsm_journal.rows import Malformed, Row, link, read_texts, write_texts
-
-
-class Level(StrEnum):
-    """What an acknowledged row survives."""
-
-    PROCESS = "process"  # kill -9 of the writer
-    POWER = "power"  # loss of power too: each batch waits for the disk
-
-
-_SYNCHRONOUS = {Level.PROCESS: "NORMAL", Level.POWER: "FULL"}
+from lorafsm_journal.errors import JournalError
+from lorafsm_journal.rows import Row, link, write_texts
+from lorafsm_journal.view import View
+from lorafsm_journal.writer import Level, Writer, level_of
 
 
 class Journal:
     """Made by `Journal.open` to write and by `Journal.read` to look."""
 
-    def __init__(
-        self, path: Path, db: sqlite3.Connection, lock: WriterLock | None, level: Level = Level.PROCESS
-    ) -> None:
+    def __init__(self, path: Path, about: database.About, head: database.Head, writer: Writer | None) -> None:
         self.path = path
-        self.level = level
-        self.epoch, self.config = database.about(db, path)
-        self._db = db
-        self._lock = lock
-        self._refuses: tuple[Code, str] | None = None
-        last = db.execute("SELECT number, chain FROM entries ORDER BY number DESC LIMIT 1").fetchone()
-        self._last: int = last[0] if last else 0
-        self._chain: str = last[1] if last else ""
+        self.epoch, self.config = about.epoch, about.config
+        self._head = head
+        self._writer = writer
+        self._closed = False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: Config, epoch: str, level: Level | str = Level.PROCESS) -> Self:
-        """Open for writing at a level of durability; a file that is not there is made.
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: Config,
+        epoch: str,
+        level: Level | str = Level.PROCESS,
+        epochs: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Open for writing at a level of durability; a file that is not there is made.  `epochs` names the file of
+        epochs used, if several journals share one.
 
         Raises JournalError: JOURNAL_LOCKED (another writer lives), JOURNAL_UNWRITABLE, JOURNAL_SCHEMA (not a
-        journal of this schema), JOURNAL_MISMATCH (begun with another epoch or config).
+        journal of this schema), JOURNAL_MISMATCH (begun with another epoch or config), JOURNAL_EPOCH_USED,
+        JOURNAL_EPOCH_OLD, JOURNAL_BACKWARDS (see `lorafsm_journal.epochs`), JOURNAL_CORRUPT.
         """
         where = Path(path)
-        asked = _level(level)
+        asked = level_of(level)
         new_registry(epoch, config)  # refuses a malformed epoch before a file is made
         database.require_writable(where)
-        with ExitStack() as undo:
-            lock = WriterLock(where)
-            undo.callback(lock.release)
-            try:
-                db = database.connect(where, "rwc")
-                undo.callback(db.close)
-                database.prepare(db, where, config, epoch)
-                journal = cls(where, db, lock, asked)
-            except sqlite3.Error as error:
-                raise database.meaning(where, error) from error
-            journal._require_same(config, epoch)
-            undo.pop_all()
-        return journal
+        used = Epochs(Path(epochs) if epochs is not None else where.with_name(where.name + ".epochs"))
+        writer = Writer.open(where, config, epoch, asked, used)
+        return cls(where, writer.about, writer.head, writer)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Open for reading, beside a living writer too; `append` is refused."""
         where = Path(path)
-        if not where.is_file():
-            raise JournalError(Code.JOURNAL_SCHEMA, f"{where} does not exist; name a journal that a writer made")
-        with ExitStack() as undo:
-            try:
-                db = database.connect(where, "ro")
-                undo.callback(db.close)
-                database.require_schema(db, where)
-                journal = cls(where, db, None)
-            except sqlite3.Error as error:
-                raise database.meaning(where, error) from error
-            undo.pop_all()
-        journal._refuses = (Code.JOURNAL_UNWRITABLE, "it was opened for reading; use Journal.open to write")
-        return journal
+        with View(where) as view:
+            return cls(where, view.about, view.head, None)
 
     def append(self, event: Event, outcome: Outcome) -> int:
         """Write one row and commit it; returns its number.  As `append_all`."""
@@ -110,86 +81,82 @@ class Journal:
         """Write one row for each event and its outcome in one transaction; returns the number of the last row.
 
         After JOURNAL_UNWRITABLE none of the rows is in the journal and one may try again.  After JOURNAL_UNCERTAIN
-        only recovery, from the journal newly opened, says whether they are.  An accepted event that has no form in
-        the journal is Undecodable (a programming error); nothing is written.
+        only recovery, from the journal newly opened, says whether they are.  JOURNAL_FENCED: another writer has
+        the journal.  An accepted event that has no form in the journal is Undecodable (a programming error);
+        nothing is written.
         """
-        if self._refuses is not None:
-            code, why = self._refuses
-            raise JournalError(code, f"{self.path}: {why}")
-        number, chain, rows = self._last, self._chain, []
+        writer = self._may_write()
+        number, chain, rows = writer.head.number, writer.head.chain, []
         for event, outcome in zip(events, outcomes, strict=True):
-            texts = write_texts(event, outcome)
-            number, chain = number + 1, link(chain, *texts)
-            rows.append((number, *texts, chain))
+            event_text, outcome_text = write_texts(event, outcome)
+            number, chain = number + 1, link(chain, event_text, outcome_text)
+            rows.append((number, event_text, outcome_text, chain))
         if rows:
-            self._commit(rows, waits=not all(isinstance(outcome, Refusal) for outcome in outcomes))
-            self._last, self._chain = number, chain
+            waits = not all(isinstance(outcome, Refusal) for outcome in outcomes)
+            with writer.batch(number, chain, waits=waits) as db:
+                db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
         return number
 
-    def _commit(self, rows: list[tuple[int, str, str, str]], *, waits: bool) -> None:
-        first = rows[0][0]
-        try:
-            if self.level is Level.POWER:  # NORMAL is what every connection starts with here
-                self._db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self.level if waits else Level.PROCESS]}")
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise database.meaning(self.path, error, first) from error
-        try:
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            why = f"the commit of row {first} failed ({error}); close it, open it again and recover"
-            self._refuses = (Code.JOURNAL_UNCERTAIN, why)
-            raise JournalError(Code.JOURNAL_UNCERTAIN, f"{self.path}: {why}", first) from error
-
     def rows(self) -> Iterator[Row]:
-        """All rows in order, each checked; the first that is not what was written raises JOURNAL_CORRUPT."""
-        chain = ""
-        for expected, (number, event_text, outcome_text, check) in enumerate(self._texts(), 1):
-            if number != expected:
-                raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: the row is missing; restore the file", expected)
-            chain = link(chain, event_text, outcome_text)
-            if chain != check:
-                raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: not what was written; restore the file", number)
-            try:
-                row = read_texts(number, event_text, outcome_text)
-            except Undecodable as error:
-                raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: {error}", number) from error
-            yield row
+        """All rows in order, each checked; the first that is not what was written raises JOURNAL_CORRUPT.  Of a
+        compacted journal, the rows since."""
+        with self._view() as view:
+            for texts in view.texts():
+                yield recovery.read_row(view, texts)
 
     def recover(self) -> Registry:
-        """The registry after all rows, by replay through `step`.
+        """The registry after all rows: the latest good snapshot, and the rows after it through `step`.
 
         Refusals are passed over.  An accepted event that `step` now answers otherwise raises JOURNAL_DIVERGED and
         names the row: the rules, or the journal, are not those of the writer.
         """
-        registry = new_registry(self.epoch, self.config)
-        for row in self.rows():
-            if isinstance(row.event, Malformed) or isinstance(row.outcome, Refusal):
-                continue
-            result = rules.step(registry, row.event)
-            if result.outcome != row.outcome:
-                raise JournalError(
-                    Code.JOURNAL_DIVERGED,
-                    f"{self.path}: {type(row.event).__name__} was answered {row.outcome!r:.200} and is now answered "
-                    f"{result.outcome!r:.200}; recover with the lorafsm that wrote it",
-                    row.number,
-                )
-            registry = result.registry
-        return registry
+        return self.recovered().registry
+
+    def recovered(self) -> recovery.Recovered:
+        """As `recover`, and how the state was found."""
+        with self._view() as view:
+            return recovery.recover(view)
+
+    def verify(self) -> recovery.Verified:
+        """Read every row strictly, replay it and hold every snapshot against the replay; raises JournalError for the
+        first thing that is not as it should be."""
+        with self._view() as view:
+            return recovery.verify(view)
+
+    def snapshot(self, registry: Registry) -> int:
+        """Keep `registry`, which must be the state after the last row, so that recovery starts there; returns the
+        length of its text."""
+        writer = self._may_write()
+        number, chain, state = writer.head.number, writer.head.chain, encode_registry(registry)
+        with writer.batch(number, chain, waits=False) as db:
+            snapshots.insert(db, number, state, chain, writer.about.base)
+        return len(state)
+
+    def compact(self, registry: Registry) -> int:
+        """Let a snapshot of `registry`, which must be the state after the last row, stand for all rows; returns how
+        many were dropped.  They go in one transaction, after the snapshot was read back."""
+        self.snapshot(registry)
+        writer = self._may_write()
+        number, chain = writer.head.number, writer.head.chain
+        with writer.batch(number, chain) as db:
+            kept = snapshots.good(db.execute("SELECT * FROM snapshots WHERE number = ?", (number,)).fetchone())
+            if kept is None or decode_registry(kept.state) != registry:
+                raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: the snapshot is not what was written", number)
+            dropped = db.execute("DELETE FROM entries").rowcount
+            db.execute("DELETE FROM snapshots WHERE number != ?", (number,))
+            db.execute("UPDATE about SET base = ?, anchor = ?", (number, chain))
+        writer.shrink()
+        return dropped
 
     def close(self) -> None:
         """Give the file and the lock back; may be called again."""
-        self._refuses = (Code.JOURNAL_CLOSED, "it is closed; open it again")
-        self._db.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
 
     def __len__(self) -> int:
-        """The number of rows, refusals included (for a reader: when it opened)."""
-        return self._last
+        """The number of the last row, refusals counted (for a reader: when it opened)."""
+        return self._head.number if self._writer is None else self._writer.head.number
 
     def __enter__(self) -> Self:
         return self
@@ -197,29 +164,15 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _texts(self) -> Iterator[tuple[int, str, str, str]]:
-        if self._refuses is not None and self._refuses[0] is Code.JOURNAL_CLOSED:
-            raise JournalError(Code.JOURNAL_CLOSED, f"{self.path}: {self._refuses[1]}")
-        try:
-            yield from self._db.execute("SELECT number, event, outcome, chain FROM entries ORDER BY number")
-        except sqlite3.Error as error:
-            raise database.meaning(self.path, error) from error
+    def _view(self) -> View:
+        if self._closed:
+            raise JournalError(Code.JOURNAL_CLOSED, f"{self.path}: it is closed; open it again")
+        return View(self.path)
 
-    def _require_same(self, config: Config, epoch: str) -> None:
-        if self.epoch != epoch:
+    def _may_write(self) -> Writer:
+        if self._writer is None:
             raise JournalError(
-                Code.JOURNAL_MISMATCH,
-                f"{self.path} is the journal of epoch {self.epoch}, not {epoch}; a new epoch begins a new file",
+                Code.JOURNAL_UNWRITABLE, f"{self.path}: it was opened for reading; use Journal.open to write"
             )
-        if self.config != config:
-            raise JournalError(
-                Code.JOURNAL_MISMATCH,
-                f"{self.path} was begun with {self.config!r}, not {config!r}; the config of an epoch is fixed",
-            )
-
-
-def _level(level: Level | str) -> Level:
-    try:
-        return Level(level)
-    except ValueError as error:
-        raise InvalidField("level", f"must be {' or '.join(Level)}, not {level!r:.80}") from error
+        self._writer.require_open()
+        return self._writer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lorafsm_journal.errors import JournalCode, JournalError
@@ -13,7 +14,8 @@ from lorafsm_journal.errors import JournalCode, JournalError
 class WriterLock:
     """Taken when made (JOURNAL_LOCKED if another holder lives), given back by `release` or the process's end.
 
-    The file stays: removing it would let two writers lock two files of one name.
+    The file stays: removing it would let two writers lock two files of one name.  Should that happen all the
+    same, the writer's number in the journal fences the earlier of the two.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -38,3 +40,14 @@ class WriterLock:
                 os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = None
+
+
+@contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file at `path`, which is made if it is not there; waits for other holders."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

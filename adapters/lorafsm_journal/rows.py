@@ -12,6 +12,9 @@ from lorafsm.outcomes import Outcome, Refusal
 from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
 from lorafsm_journal.errors import Undecodable
 
+REFUSED = '{"Refusal":'
+"""How the text of every refusal begins."""
+
 
 @frozen
 class Malformed:
@@ -53,10 +56,7 @@ def read_texts(number: int, event_text: str, outcome_text: str) -> Row:
 
 
 def link(before: str, event_text: str, outcome_text: str) -> str:
-    """The check of a row: SHA-256 over the check of the row before it and both texts, each with its length."""
-    check = hashlib.sha256()
-    for part in (before, event_text, outcome_text):
-        data = part.encode()
-        check.update(len(data).to_bytes(8, "big"))
-        check.update(data)
-    return check.hexdigest()
+    """The check of a row: SHA-256 over the check of the row before it and both texts; the lengths say where each
+    begins."""
+    text = f"{len(before)},{len(event_text)}:{before}{event_text}{outcome_text}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -29,9 +29,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "registry.journal"
 
 
-def lived(path: Path) -> Registry:
+def lived(path: Path, snapshot_every: int = 0) -> Registry:
     """A journal with a whole life in it, closed; the registry at its end."""
-    with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
+    with JournaledRegistry.open(path, CONFIG, EPOCH, snapshot_every=snapshot_every) as host:
         for event in life():
             outcome = host.apply(event)
             assert outcome.ok, f"{event} was answered {outcome}"
@@ -126,7 +126,7 @@ def test_a_batch_is_one_commit_and_each_event_has_its_outcome(path: Path):
 def test_a_batch_that_cannot_be_written_has_not_happened(path: Path):
     with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
         before = host.registry
-        host.journal._db.execute("PRAGMA max_page_count = 1")
+        host.journal._writer._db.execute("PRAGMA max_page_count = 1")
         batch = [OwnerUp(owner="o1"), *(Open(session=session(n), label="x" * 500) for n in range(100))]
         assert code_of(lambda: host.apply_all(batch))[0] == JournalCode.JOURNAL_UNWRITABLE
         assert host.registry is before
@@ -137,7 +137,7 @@ def test_a_batch_that_cannot_be_written_has_not_happened(path: Path):
 @pytest.mark.parametrize(("level", "waits"), [("process", 1), (Level.POWER, 2)])
 def test_a_level_says_what_a_commit_waits_for(path: Path, level: str, waits: int):
     with JournaledRegistry.open(path, CONFIG, EPOCH, level) as host:
-        synchronous = lambda: host.journal._db.execute("PRAGMA synchronous").fetchone()[0]  # noqa: E731
+        synchronous = lambda: host.journal._writer._db.execute("PRAGMA synchronous").fetchone()[0]  # noqa: E731
         assert host.apply(OwnerUp(owner="o1")).ok
         assert synchronous() == waits
         assert not host.apply(REFUSED).ok
@@ -332,8 +332,8 @@ def test_a_read_only_file_is_refused_and_untouched(path: Path):
 def test_a_full_disk_leaves_the_state_and_the_journal_as_they_were(path: Path):
     with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
         host.apply(OwnerUp(owner="o1"))
-        [pages] = host.journal._db.execute("PRAGMA page_count").fetchone()
-        host.journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        [pages] = host.journal._writer._db.execute("PRAGMA page_count").fetchone()
+        host.journal._writer._db.execute(f"PRAGMA max_page_count = {pages}")
         done, before = 0, host.registry
 
         def fill() -> None:
@@ -349,7 +349,7 @@ def test_a_full_disk_leaves_the_state_and_the_journal_as_they_were(path: Path):
         assert done > 0
         assert host.registry is before
         assert len(host.journal) == 1 + done
-        host.journal._db.execute("PRAGMA max_page_count = 1000000")
+        host.journal._writer._db.execute("PRAGMA max_page_count = 1000000")
         assert host.apply(Open(session=session(done), label="y")).ok
         after = host.registry
     with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
@@ -378,7 +378,7 @@ def test_after_a_failed_commit_only_recovery_knows(path: Path):
     with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
         host.apply(OwnerUp(owner="o1"))
         before = host.registry
-        host.journal._db = FailingCommit(host.journal._db)
+        host.journal._writer._db = FailingCommit(host.journal._writer._db)
         assert code_of(lambda: host.apply(OwnerUp(owner="o2"))) == (JournalCode.JOURNAL_UNCERTAIN, 2)
         assert host.registry is before
         assert code_of(lambda: host.apply(OwnerUp(owner="o3")))[0] == JournalCode.JOURNAL_UNCERTAIN
@@ -410,7 +410,7 @@ def test_a_foreign_file_is_refused_and_untouched(path: Path, content: bytes | No
 
 def test_another_schema_version_is_refused(path: Path):
     lived(path)
-    alter(path, "PRAGMA user_version = 2")
+    alter(path, "PRAGMA user_version = 1")
     assert code_of(lambda: Journal.open(path, CONFIG, EPOCH)) == (JournalCode.JOURNAL_SCHEMA, None)
 
 

@@ -13,7 +13,7 @@ from lorafsm.events import EVENTS, BindFirst, Commit, EngineUp, Heartbeat, Ready
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import Plan
-from lorafsm.outcomes import Blocker, Code, Done, Outcome, Refusal, VersionStatus
+from lorafsm.outcomes import Blocker, Code, Done, Refusal, VersionStatus
 from lorafsm.records import Config, Resident
 from lorafsm_journal import Undecodable, codec, decode_event, decode_outcome, encode_event, encode_outcome
 from lorafsm_journal.forms import form_of
@@ -188,6 +188,6 @@ def test_errors_are_of_the_family_and_cross_processes():
 
 
 def test_a_type_without_a_form_is_a_programming_error():
-    for kind in (float, list[int], Outcome, dict[str, int], str | VersionState):
+    for kind in (float, list[int], bytes, dict[str, int], str | VersionState):
         with pytest.raises(TypeError):
             form_of(kind)
