@@ -60,7 +60,8 @@ def read_story(path: Path) -> Story:
     """The story in a journal; rows refused for their form are left out.  Raises JournalError for a journal that is
     not what was written, or that `step` answers otherwise."""
     with Journal.read(path) as journal:
-        journal.recover()  # every recorded outcome is the one that `step` answers
+        if journal.verify().base:  # every recorded outcome is the one that `step` answers
+            raise CliError(f"{path} was compacted: the rows from which a behaviour begins are gone", 1)
         rows = tuple(
             (row.number, row.event, row.outcome)
             for row in journal.rows()
