@@ -45,6 +45,8 @@ class SessionCache:
             split_touches_suffix=self.config.split_touches_suffix,
             on_split=self._share_coverage,
         )
+        self._full, self._sides = self.coverages[FULL], self.coverages[FULL + 1 :]
+        self._refers, self._ttl = self.config.sessions, self.config.ttl
         self.eviction = Eviction(self.tree, self.candidates, self.config.host, self._let_refs_fall)
         self.sessions = Sessions(len(self.components), self.config.ttl)
         self.spaces: dict[VersionKey | None, Space] = {}
@@ -74,25 +76,36 @@ class SessionCache:
 
         Not for aborted requests, nor for streaming sessions, whose KV is kept elsewhere: they only renew the TTL.
         """
-        live = self.sessions.live.get(session)
+        live, space = self.sessions.live.get(session), node.space
         if (
             live is None
             or node.parent is None
-            or (node.space.version is not live.version and node.space.version != live.version)
+            or space.dead
+            or (space.version is not live.version and space.version != live.version)
         ):
             return self._unfit(session, live, node)
-        self.sessions.renew(live, now)
+        if self._ttl and (live.slot is None or live.deadline is None or now + self._ttl > live.deadline):
+            self.sessions.renew(live, now)
         if live.expired:
             self._revive(live)
-        if self.config.sessions and not aborted and not streaming:
-            for coverage in self.coverages:
-                coverage.register(live, node)
-            frontiers = live.frontiers[FULL]
-            if len(frontiers) > self.config.branches:
-                self.coverages[FULL].drop(live, next(iter(frontiers)))
-            if len(self.components) > 1:
+        if self._refers and not aborted and not streaming:
+            self._full.register(live, node)
+            if self._sides:
+                for coverage in self._sides:
+                    coverage.register(live, node)
+                self._give_way(live)
                 self._trim(live)
+            elif len(live.frontiers[FULL]) > 1:
+                self._give_way(live)
+            else:
+                return Held(session, node.end)
         return self._held(live)
+
+    def _give_way(self, live: Live) -> None:
+        """The oldest branch, where there is one too many."""
+        frontiers = live.frontiers[FULL]
+        if len(frontiers) > self.config.branches:
+            self._full.drop(live, next(iter(frontiers)))
 
     def _unfit(self, session: SessionKey, live: Live | None, node: Node) -> Refusal:
         if live is None:
@@ -101,6 +114,8 @@ class SessionCache:
             return Refusal(Code.NO_BINDING, f"session {session} is not open; open it first")
         if node.parent is None:
             return Refusal(Code.NOT_RESIDENT, "this node is not in the cache any more; insert again", field="node")
+        if node.space.dead:
+            return Refusal(Code.VERSION_GONE, f"version {node.space.version} is RECLAIMED; its KV goes", field="node")
         return Refusal(
             Code.OPERATION_CONFLICT,
             f"session {session} is bound to {live.version or 'the base model'}; its KV is not there",
@@ -110,9 +125,9 @@ class SessionCache:
     def close(self, session: SessionKey) -> Released:
         """Close for ever (RFC 4.3).  Refs go; KV, locks, recency and the tree's shape stay as they are."""
         live = self.sessions.close(session)
-        if isinstance(live, Live):
-            return Released(session, _OK, self._release(live))
-        return Released(session, Code.ALREADY_CLOSED if live else Code.OK)
+        if live is True or live is False:  # none was live
+            return Released(session, Code.ALREADY_CLOSED if live else Code.OK)
+        return Released(session, _OK, self._release(live) if self._sides else self._full.release(live))
 
     def end_owner(self, epoch: str, owner: str) -> int:
         """The process that held these sessions is gone (rule 9); how many sessions ended."""
@@ -335,8 +350,8 @@ class SessionCache:
             self.sessions.forget(live)
 
     def _release(self, live: Live) -> int:
-        released = 0
-        for coverage in self.coverages:
+        released = self._full.release(live)
+        for coverage in self._sides:
             released += coverage.release(live)
         return released
 

@@ -107,14 +107,22 @@ class Coverage:
         if leaf is None:
             return
         frontiers = live.frontiers[self._index]
-        old = next((here for here in path_up(node) if here in frontiers), None) if frontiers else None
+        if self._is_full and not frontiers:
+            self._count_up(leaf, None, 1, expired=live.expired)
+            frontiers[leaf] = False
+            part = leaf.full  # `_mark`, without a call: the hot path
+            if part.marks is None:
+                part.marks = {live}
+            else:
+                part.marks.add(live)
+            return
+        old = next((here for here in path_up(node) if here in frontiers), None)
         if leaf in frontiers:  # nothing new; but this branch is now the youngest
             del frontiers[leaf]
             frontiers[leaf] = False
-        elif self._is_full and len(frontiers) == (old is not None):
+        elif self._is_full and old is not None and len(frontiers) == 1:
             self._count_up(leaf, old, 1, expired=live.expired)  # by the difference alone
-            if old is not None:
-                self._unmark(live, old)
+            self._unmark(live, old)
             self._mark(live, leaf)
         else:
             self._change(live, add=leaf, remove=old)
@@ -124,14 +132,14 @@ class Coverage:
         frontiers = live.frontiers[self._index]
         released = len(frontiers)
         if released == 1 and self._is_full:
-            [frontier] = frontiers
+            frontier, _ = frontiers.popitem()
             self._count_up(frontier, None, -1, expired=live.expired)
-            frontiers.clear()
-            part = frontier.full
-            assert part.marks is not None
-            part.marks.remove(live)
-            if not part.marks:
-                part.marks = None
+            marks = frontier.full.marks
+            assert marks is not None
+            if len(marks) == 1:
+                frontier.full.marks = None
+            else:
+                marks.remove(live)
             return 1
         if released:
             for here in self._covered(frontiers):

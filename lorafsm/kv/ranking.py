@@ -89,7 +89,17 @@ class Ranking(Generic[T]):
         else:
             self._take(entry)
         entry.key = key
-        self._place(entry)
+        if self._lists:  # `_place`, without a call
+            sentinel = self._lists[key[0]]
+            last = sentinel.before
+            if last is sentinel or last.key < key:
+                entry.at = LISTED
+                entry.before, entry.after = last, sentinel
+                last.after = sentinel.before = entry
+                return
+        entry.at = len(self._heap)
+        self._heap.append(entry)
+        self._rise(entry)
 
     def remove(self, entry: Entry[T]) -> None:
         """Take a candidate off."""
