@@ -1,4 +1,4 @@
-"""What can go wrong with a snapshot, a stored version, an adapter folder or a transfer; every code says whose turn it is."""
+"""What can go wrong with snapshots, stored versions, adapter folders and transfers; a code says whose turn it is."""
 
 from __future__ import annotations
 

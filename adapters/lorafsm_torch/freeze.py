@@ -16,6 +16,7 @@ from attrs import field, frozen
 from lorafsm.errors import InvalidField
 from lorafsm.manifest import Manifest, TensorEntry, make_manifest
 from lorafsm_torch.errors import ArtifactCode, ArtifactError
+from lorafsm_torch.plan import wire_order
 from lorafsm_torch.tensor_bytes import DTYPES, sha256_of_all
 
 _UNKNOWN_YET = "0" * 64
@@ -27,13 +28,16 @@ class Snapshot:
 
     `tensors` is a read-only mapping in the order of the names; each tensor is contiguous, on the CPU, needs no
     gradient, and has a storage of its own.  `nan_only` names the tensors of which every element is NaN: they are
-    counted, not refused, as a trainer that diverged is for the publisher to judge.
+    counted, not refused, as a trainer that diverged is for the publisher to judge.  `sequence` is all tensors'
+    bytes as one tensor, in the order in which they travel (`plan.wire_order`): the same memory, no copy; None in
+    a snapshot that was not made by `freeze_snapshot`.
     """
 
     manifest: Manifest
     digest: str
     tensors: Mapping[str, torch.Tensor] = field(eq=False, repr=False)
     nan_only: tuple[str, ...] = ()
+    sequence: torch.Tensor | None = field(default=None, eq=False, repr=False)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -73,11 +77,11 @@ def freeze_snapshot(config: Mapping[str, Any], tensors: Mapping[str, torch.Tenso
     names = _checked_names(config, tensors)
     draft = [TensorEntry(name, _dtype(name, t), tuple(t.shape), _UNKNOWN_YET) for name, t in names.items()]
     _manifest(draft, config)  # refuses a bad name, shape or config before any memory is taken
-    clones = {name: _clone(tensor) for name, tensor in names.items()}
+    sequence, clones = _cloned(draft, names)
     digests = sha256_of_all(clones)
     manifest = _manifest([TensorEntry(e.name, e.dtype, e.shape, digests[e.name]) for e in draft], config)
     nan_only = tuple(name for name, tensor in clones.items() if _is_nan_only(tensor))
-    return Snapshot(manifest, manifest.digest(), MappingProxyType(clones), nan_only)
+    return Snapshot(manifest, manifest.digest(), MappingProxyType(clones), nan_only, sequence)
 
 
 def _checked_names(config: object, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -105,10 +109,21 @@ def _dtype(name: str, tensor: object) -> str:
     return DTYPES[tensor.dtype]
 
 
-def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    # A storage of exactly this size; `clone` of a view could keep strides, `to` could return the tensor itself.
-    frozen_copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    return frozen_copy.copy_(tensor.detach())
+def _cloned(
+    entries: list[TensorEntry], live: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """One piece of memory, pinned where there is a GPU, and in it a clone of each tensor in a storage of its own."""
+    nbytes = sum(entry.nbytes for entry in entries)
+    sequence = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+    memory = sequence.numpy()
+    clones, start = {}, 0
+    for entry in wire_order(entries):
+        tensor = live[entry.name].detach()
+        # A storage of exactly this size; larger dtypes come first, so each start is a multiple of its item's size.
+        clone = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(entry.shape)
+        clones[entry.name] = clone.copy_(tensor)
+        start += entry.nbytes
+    return sequence, {name: clones[name] for name in live}
 
 
 def _is_nan_only(tensor: torch.Tensor) -> bool:

@@ -7,8 +7,10 @@ then by name.  A receiver that puts each bucket into its place has the very file
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from attrs import field, frozen
 
@@ -19,7 +21,7 @@ DEFAULT_CAP = 64 << 20
 LARGEST_CAP = 1 << 30
 
 _DOMAIN = b"lorafsm/bucket-plan/v1"
-_WRITTEN_FIRST = ("float32", "bfloat16", "float16")  # safetensors' own order of dtypes
+_WRITTEN = {"float32": 0, "bfloat16": 1, "float16": 2}  # safetensors' own order of dtypes
 
 
 @frozen
@@ -27,6 +29,7 @@ class Piece:
     """A part of a bucket that belongs to one tensor: bytes `start` to `end` of the sequence."""
 
     tensor: TensorEntry
+    first: int  # where the tensor itself begins
     start: int
     end: int
 
@@ -67,8 +70,18 @@ class BucketPlan:
         return Plan(len(self.buckets), h.hexdigest())
 
     def pieces(self, bucket: int) -> Iterator[Piece]:
-        """What lies in a bucket, in order: each piece of a tensor once."""
-        raise NotImplementedError
+        """What lies in a bucket, in order: each tensor of which it holds something, once."""
+        start, end = self.buckets[bucket].start, self.buckets[bucket].end
+        for index in range(bisect_right(self._starts, start) - 1, len(self.tensors)):
+            first = self._starts[index]
+            if first >= end:
+                return
+            tensor = self.tensors[index]
+            yield Piece(tensor, first, max(first, start), min(first + tensor.nbytes, end))
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        return tuple(accumulate((t.nbytes for t in self.tensors[:-1]), initial=0))
 
 
 def bucket_plan(manifest: Manifest, cap: int = DEFAULT_CAP) -> BucketPlan:
@@ -87,7 +100,7 @@ def bucket_plan(manifest: Manifest, cap: int = DEFAULT_CAP) -> BucketPlan:
 
 def wire_order(tensors: Sequence[TensorEntry]) -> tuple[TensorEntry, ...]:
     """The tensors as they follow each other in the sequence."""
-    return tuple(sorted(tensors, key=lambda t: (_WRITTEN_FIRST.index(t.dtype), t.name)))
+    return tuple(sorted(tensors, key=lambda t: (_WRITTEN[t.dtype], t.name)))
 
 
 def _frame(h: hashlib._Hash, data: bytes) -> None:

@@ -1,11 +1,11 @@
-"""SHA-256 of tensors' bytes, in parallel, without a copy."""
+"""SHA-256 of tensors' bytes, in parallel, without a copy; whole tensors, or piece by piece as they arrive."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
@@ -15,7 +15,8 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.float32: "float32",
 }
 
-_SMALL = 1 << 20  # below this many bytes in all, threads cost more than they save
+_SHARE = 1 << 20  # bytes; a thread gets at least this much at a time, as handing over costs too
+_MOST_THREADS = 16
 
 
 def sha256_of(tensor: torch.Tensor) -> str:
@@ -30,8 +31,73 @@ def sha256_of(tensor: torch.Tensor) -> str:
 
 def sha256_of_all(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """`sha256_of` for each tensor by name; threads work in parallel, as hashlib releases the GIL."""
-    workers = min(len(tensors), os.cpu_count() or 1, 16)
-    if workers < 2 or sum(t.nbytes for t in tensors.values()) < _SMALL:
+    shares = _shares(tensors)
+    workers = min(len(shares), threads())
+    if workers < 2:
         return {name: sha256_of(tensor) for name, tensor in tensors.items()}
+    seen: dict[str, str] = {}
     with ThreadPoolExecutor(workers, thread_name_prefix="lorafsm-sha256") as pool:
-        return dict(zip(tensors, pool.map(sha256_of, tensors.values()), strict=True))
+        for part in pool.map(lambda names: {name: sha256_of(tensors[name]) for name in names}, shares):
+            seen |= part
+    return {name: seen[name] for name in tensors}
+
+
+def threads() -> int:
+    """How many threads hash at a time: the cores that this process may use."""
+    return min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+
+
+def _shares(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names in portions of about `_SHARE` bytes, the largest tensors first, so that the threads end together."""
+    shares: list[list[str]] = []
+    room = 0
+    for name in sorted(tensors, key=lambda name: -tensors[name].nbytes):
+        if room <= 0:
+            shares.append([])
+            room = _SHARE
+        shares[-1].append(name)
+        room -= tensors[name].nbytes
+    return shares
+
+
+class Hashing:
+    """SHA-256 of many byte sequences of which pieces come one after another, hashed while the next are on the wire."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, hashlib._Hash] = {}
+        self._turns = ThreadPoolExecutor(1, thread_name_prefix="lorafsm-hash-turn")
+        self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="lorafsm-hash")
+        self._last: Future[None] | None = None
+
+    def add(self, pieces: Iterable[tuple[str, memoryview]]) -> None:
+        """Go on with each named sequence; returns at once.  The bytes must stay as they are until `result`."""
+        self._last = self._turns.submit(self._take, list(pieces))
+
+    def result(self, timeout: float) -> dict[str, str]:
+        """Digests (64 hex digits) of everything that was added; TimeoutError if hashing does not end in time."""
+        if self._last is not None:
+            self._last.result(timeout)  # turns are taken in order, and a failed one fails those after it
+        return {name: h.hexdigest() for name, h in self._digests.items()}
+
+    def close(self) -> None:
+        """Stop; what is being hashed is finished by its thread, nothing new is begun."""
+        for pool in (self._turns, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, pieces: list[tuple[str, memoryview]]) -> None:
+        # Within a turn each sequence occurs once, so its pieces never overtake each other.
+        shares: list[list[tuple[str, memoryview]]] = []
+        room = 0
+        for name, data in pieces:
+            self._digests.setdefault(name, hashlib.sha256())
+            if room <= 0:
+                shares.append([])
+                room = _SHARE
+            shares[-1].append((name, data))
+            room -= data.nbytes
+        for _ in self._pool.map(self._update, shares):
+            pass
+
+    def _update(self, share: list[tuple[str, memoryview]]) -> None:
+        for name, data in share:
+            self._digests[name].update(data)

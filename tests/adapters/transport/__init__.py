@@ -1,0 +1,1 @@
+"""The transport on loopback, with real processes."""
