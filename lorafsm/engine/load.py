@@ -73,10 +73,10 @@ def receive_bucket(a: Agent, o: ReceiveBucket) -> AgentStep:
     work = _live(a, o.number)
     if not isinstance(work, Work):
         return work
+    if work.state in (WorkState.READY, WorkState.FAILED):
+        return AgentStep(a, fact_of(a, work))  # its seq is the current one: no older fact may go under it
     if o.bucket < work.received:
         return AgentStep(a, BucketDone(number=o.number, bucket=o.bucket))
-    if work.state is WorkState.FAILED:
-        return AgentStep(a, fact_of(a, work))
     if work.state is WorkState.ARMED and o.bucket == work.received:
         return AgentStep(a, Pending(waits_for=f"bucket {o.bucket}"))
     return _early(a, work)
@@ -199,9 +199,8 @@ def _known(a: Agent, asked: Work) -> Answer | None:
         )
     if work.doomed:
         return _over(a, asked.number).answer
-    if asked.plan is None or work.state is WorkState.FAILED:
-        return fact_of(a, work)
-    return Prepared(number=asked.number)
+    # The answer carries the current seq: an older fact under it would make the latest one look like old news.
+    return fact_of(a, work)
 
 
 def _no_room(a: Agent, asked: Work) -> Refused | None:

@@ -39,6 +39,8 @@ BOXES: Mapping[str, SystemBox] = {
     "a failed load": _box(engines=2, budgets={"load": 1, "retry": 1, "inventory": 1}),
     "other bytes": _box(engines=2, budgets={"corrupt": 1, "retry": 1}),
     "a new attempt and late messages": _box(budgets={"deadline": 1, "duplicate": 1, "retry": 1, "reserve": 1}),
+    "doubled orders and no answer": _box(versions=1, budgets={"lose": 1, "duplicate": 1, "silence": 1}),
+    "doubled buckets and no answer": _box(versions=1, buckets=1, budgets={"duplicate": 1, "silence": 1}),
     "an unload that takes long": _box(**_HELD, budgets={"slow": 1}),
     "a negative count": _box(**_HELD, budgets={"count": 1}),
     "an owner in doubt": _box(**_HELD, requests=2, budgets={"owner": 1, "doubt": 1, "bind": 1}),

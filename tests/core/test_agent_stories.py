@@ -99,6 +99,21 @@ def test_s15_duplicate_bucket():
     assert count_of(e, actions.PostReceive) == 4
 
 
+def test_a_late_copy_of_an_order_is_answered_with_the_latest_fact():
+    """The answer carries the current seq; an older fact under that seq would make the latest one look like old news."""
+    e = Desk()
+    e.begin(1, "A", buckets=2)
+    e.arm(1, 0)
+    e.do()
+    assert e.begin(1, "A", buckets=2) == "BucketDone"
+    e.arm(1, 1)
+    e.do()
+    assert [e.receive(1, 0), e.receive(1, 1)] == ["BucketDone", "BucketDone"]
+    e.end(1, "A")
+    e.do_all()
+    assert [e.begin(1, "A", buckets=2), e.receive(1, 0), e.end(1, "A")] == ["Ready"] * 3
+
+
 def test_a_bucket_that_fails_ends_the_attempt_here():
     e = Desk()
     e.begin(1, "A", buckets=2)
