@@ -99,6 +99,7 @@ class RegistryActor:
         if self._host is not None:
             self._host.close()
             self._host = None
+        self._moved.set()  # whoever waits for a change learns that none will come
 
     def _live(self) -> Live:
         port = self._metrics.port if self._metrics is not None else None

@@ -20,6 +20,13 @@ class Lost(Exception):
     """A try brought no answer: the call, or its reply, or the actor is lost.  It may have been carried out."""
 
 
+def meaning(cause: Exception) -> Exception:
+    """What an error that the registry raised means to a caller: Lost where another try may bring an answer."""
+    if isinstance(cause, LoraFsmError) and cause.code in _AGAIN:
+        return Lost(str(cause))
+    return cause
+
+
 class Calls(Protocol):
     """The way to a registry.  `call` raises Lost, or what the registry raised."""
 
@@ -76,11 +83,8 @@ class RayCalls:
 
     def _meaning(self, error: RayError) -> Exception:
         if isinstance(error, RayTaskError):
-            cause = error.cause
-            if isinstance(cause, LoraFsmError) and cause.code in _AGAIN:
-                if cause.code == JournalCode.JOURNAL_CLOSED:  # stopped; another may have taken its name
-                    self._handle = None
-                return Lost(str(cause))
-            return cause if isinstance(cause, Exception) else error
+            if getattr(error.cause, "code", None) == JournalCode.JOURNAL_CLOSED:  # another may take its name
+                self._handle = None
+            return meaning(error.cause) if isinstance(error.cause, Exception) else error
         self._handle = None
         return Lost(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
