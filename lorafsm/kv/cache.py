@@ -259,6 +259,10 @@ class SessionCache:
         """Whether the version is RECLAIMED: nothing can ask for it again."""
         return version.epoch in self._dead and version.version_id in self._dead[version.epoch]
 
+    def is_idle(self, version: VersionKey) -> bool:
+        """Whether no session can come back to the version's KV, but for a rollback."""
+        return version in self._idle
+
     def set_version(self, version: VersionKey, state: VersionState, session_refs: int = 0) -> int:
         """What the registry says of a version; slots of full KV that were freed at once.
 
