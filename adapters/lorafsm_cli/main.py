@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from lorafsm_cli.journal import app as journal_app
 from lorafsm_cli.kv import app as kv_app
 from lorafsm_cli.one_line import CliError, OneLineGroup
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     help="Publish, bind and reclaim LoRA versions on live inference engines.",
 )
 
+app.add_typer(journal_app, name="journal")
 app.add_typer(kv_app, name="kv")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]

@@ -1,6 +1,7 @@
 """The registry's journal in SQLite: every outcome is written before it is told, recovery is a replay."""
 
 from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
+from lorafsm_journal.cut import Cut, cut
 from lorafsm_journal.errors import JournalCode, JournalError, Undecodable
 from lorafsm_journal.host import JournaledRegistry
 from lorafsm_journal.journal import Journal
@@ -9,6 +10,7 @@ from lorafsm_journal.rows import Malformed, Row
 from lorafsm_journal.writer import Level
 
 __all__ = [
+    "Cut",
     "Journal",
     "JournalCode",
     "JournalError",
@@ -19,6 +21,7 @@ __all__ = [
     "Row",
     "Undecodable",
     "Verified",
+    "cut",
     "decode_event",
     "decode_outcome",
     "encode_event",

@@ -19,6 +19,8 @@ from lorafsm_journal.rows import link
 SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x4C46534D  # "LFSM": tells a journal from any other SQLite file
 
+_SMALLEST_PAGE = 512  # bytes
+
 _SCHEMA = (
     # What never changes, but for `base`: so many rows were compacted away, and `anchor` is the check of the last.
     "CREATE TABLE about (id TEXT NOT NULL, epoch TEXT NOT NULL, config TEXT NOT NULL, base INTEGER NOT NULL,"
@@ -126,6 +128,12 @@ def read_head(db: sqlite3.Connection, path: Path) -> Head:
     return Head(*found[0])
 
 
+def require_whole_pages(path: Path) -> None:
+    """JOURNAL_CORRUPT for a file that SQLite would take for a new one, though something was in it."""
+    if path.exists() and 0 < path.stat().st_size < _SMALLEST_PAGE:
+        raise JournalError(Code.JOURNAL_CORRUPT, f"{path} was cut short; restore it")
+
+
 def require_writable(path: Path) -> None:
     """JOURNAL_UNWRITABLE when it is plain beforehand; for root too, whom permissions do not stop."""
     if not path.parent.is_dir():
@@ -137,12 +145,26 @@ def require_writable(path: Path) -> None:
             raise JournalError(Code.JOURNAL_UNWRITABLE, f"{place} is read-only; make it writable (chmod u+w)")
 
 
-def meaning(path: Path, error: sqlite3.Error, number: int | None = None) -> JournalError:
-    """What an error of SQLite means for a journal that is written to."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
+FAULTS = (sqlite3.Error, UnicodeError)
+"""What the module sqlite3 raises; the latter where a damaged schema cannot be decoded."""
+
+_CORRUPT = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_ERROR,  # tables are not those of the schema; our statements are fixed
+        sqlite3.SQLITE_CONSTRAINT,  # there are rows where there should be none
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_FORMAT,
+    }
+)
+
+
+def meaning(path: Path, error: Exception, number: int | None = None) -> JournalError:
+    """What one of FAULTS means for the journal."""
+    code = getattr(error, "sqlite_errorcode", -1) & 0xFF  # the primary code
     if code == sqlite3.SQLITE_NOTADB:
         return JournalError(Code.JOURNAL_SCHEMA, f"{path} is not a lorafsm journal; name another file")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR) or type(error) is sqlite3.DatabaseError:
-        # SQLITE_ERROR: tables or texts are not what this schema has; our statements are fixed.
+    undecodable = not hasattr(error, "sqlite_errorcode") and not isinstance(error, sqlite3.ProgrammingError)
+    if code in _CORRUPT or undecodable:
         return JournalError(Code.JOURNAL_CORRUPT, f"{path}: {error}; see `lorafsm journal verify`", number)
     return JournalError(Code.JOURNAL_UNWRITABLE, f"{path}: {error}; the event was not journaled", number)

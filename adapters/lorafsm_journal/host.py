@@ -20,7 +20,8 @@ from lorafsm_journal.writer import Level
 SNAPSHOT_EVERY = 10_000
 """Accepted events after which a snapshot is due: what recovery then has to replay takes a second at most."""
 
-_BYTES_PER_EVENT = 200  # a large state is written less often, so that snapshots cost each event the same
+_LARGE = 1 << 20  # a state of more bytes is written
+_BYTES_PER_EVENT = 200  # less often, so that its snapshots cost each event no more than this
 
 
 class JournaledRegistry:
@@ -129,7 +130,7 @@ class JournaledRegistry:
             self._due = self._since + self._every
             return
         self.snapshot_fault = None
-        self._since, self._due = 0, max(self._every, size // _BYTES_PER_EVENT)
+        self._since, self._due = 0, max(self._every, size // _BYTES_PER_EVENT if size > _LARGE else 0)
 
     def __enter__(self) -> Self:
         return self

@@ -73,6 +73,11 @@ class Journal:
         with View(where) as view:
             return cls(where, view.about, view.head, None)
 
+    @property
+    def writer(self) -> int:
+        """The number of the latest writer: one more at each opening (for a reader: when it opened)."""
+        return self._head.writer
+
     def append(self, event: Event, outcome: Outcome) -> int:
         """Write one row and commit it; returns its number.  As `append_all`."""
         return self.append_all((event,), (outcome,))

@@ -64,9 +64,12 @@ def verify(view: View) -> Verified:
     """Read every row strictly, replay it, hold every snapshot against the replay, and SQLite's pages against
     themselves; raises JournalError for the first thing that is not as it should be."""
     snapshots = {snapshot.number: snapshot for snapshot in view.snapshots()}
-    registry, accepted, refused = _start(view, snapshots), 0, 0
-    for after, was_refusal in _held_against(view, registry, snapshots):
-        registry, accepted, refused = after, accepted + (not was_refusal), refused + was_refusal
+    registry, accepted, refused = beginning(view), 0, 0
+    _compare(view, registry, snapshots.get(view.about.base))
+    for row, after in walk(view, registry):
+        was_refused = isinstance(row.outcome, Refusal)
+        registry, accepted, refused = after, accepted + (not was_refused), refused + was_refused
+        _compare(view, registry, snapshots.get(row.number))
     if (lost := view.count_snapshots() - len(snapshots)) > 0:
         raise JournalError(
             Code.JOURNAL_CORRUPT, f"{view.path}: {lost} snapshots are not what was written; recovery passes them over"
@@ -75,23 +78,24 @@ def verify(view: View) -> Verified:
     return Verified(registry, view.about.base, view.head.number, accepted, refused, tuple(sorted(snapshots)))
 
 
-def _start(view: View, snapshots: dict[int, Snapshot]) -> Registry:
-    first = new_registry(view.about.epoch, view.about.config)
+def beginning(view: View) -> Registry:
+    """The state before the first row that is there: empty, or what the rows before it were compacted to."""
     if not view.about.base:
-        return first
-    if (snapshot := snapshots.get(view.about.base)) is None:
-        raise JournalError(Code.JOURNAL_CORRUPT, f"{view.path}: the snapshot at its base is gone", view.about.base)
-    return decode_registry(snapshot.state)
+        return new_registry(view.about.epoch, view.about.config)
+    for snapshot in view.snapshots():
+        if snapshot.number == view.about.base:
+            return decode_registry(snapshot.state)
+    raise JournalError(
+        Code.JOURNAL_CORRUPT, f"{view.path}: the snapshot that stands for its first rows is gone", view.about.base
+    )
 
 
-def _held_against(view: View, registry: Registry, snapshots: dict[int, Snapshot]) -> Iterator[tuple[Registry, bool]]:
-    """The registry after each row and whether the row is a refusal; each snapshot is compared on the way."""
-    _compare(view, registry, snapshots.get(view.about.base))
+def walk(view: View, registry: Registry) -> Iterator[tuple[Row, Registry]]:
+    """Each row, read strictly, and the registry after it."""
     for texts in view.texts():
-        refused = isinstance(read_row(view, texts).outcome, Refusal)
+        row = read_row(view, texts)
         registry, _ = _replay(view, registry, (texts,))
-        _compare(view, registry, snapshots.get(texts[0]))
-        yield registry, refused
+        yield row, registry
 
 
 def _compare(view: View, registry: Registry, snapshot: Snapshot | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,7 +33,7 @@ class View:
                 self._db.execute("BEGIN")
                 self.about = database.read_about(self._db, path)
                 self.head = database.read_head(self._db, path)
-            except sqlite3.Error as error:
+            except database.FAULTS as error:
                 raise database.meaning(path, error) from error
             undo.pop_all()
 
@@ -63,21 +62,38 @@ class View:
         """Every snapshot whose digest is right, the latest first; others are passed over."""
         try:
             numbers = [row[0] for row in self._db.execute("SELECT number FROM snapshots ORDER BY number DESC")]
-        except sqlite3.Error:
+        except database.FAULTS:
             return  # a shortcut that cannot be read is none
         for number in numbers:
             try:
                 row = self._db.execute("SELECT * FROM snapshots WHERE number = ?", (number,)).fetchone()
-            except sqlite3.Error:
+            except database.FAULTS:
                 continue
             if (snapshot := good(row)) is not None and self._belongs(snapshot):
                 yield snapshot
+
+    def last(self, count: int) -> Iterator[Texts]:
+        """The last rows, held against the check of the one before them."""
+        after = max(self.about.base, self.head.number - count)
+        yield from self.texts(after, self.check_of(after))
+
+    def check_of(self, number: int) -> str:
+        """The check of a row, as it is written there; of the last one compacted away too."""
+        if number == self.about.base:
+            return self.about.anchor
+        try:
+            row = self._db.execute("SELECT chain FROM entries WHERE number = ?", (number,)).fetchone()
+        except database.FAULTS as error:
+            raise database.meaning(self.path, error, number) from error
+        if row is None or type(row[0]) is not str:
+            raise self._corrupt("the row is missing", number)
+        return str(row[0])
 
     def count_snapshots(self) -> int:
         """How many there are, good or not."""
         try:
             found: int = self._db.execute("SELECT count(*) FROM snapshots").fetchone()[0]
-        except sqlite3.Error as error:
+        except database.FAULTS as error:
             raise database.meaning(self.path, error) from error
         return found
 
@@ -85,7 +101,7 @@ class View:
         """JOURNAL_CORRUPT unless SQLite finds its own pages in order."""
         try:
             [said] = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-        except sqlite3.Error as error:
+        except database.FAULTS as error:
             raise database.meaning(self.path, error) from error
         if said != "ok":
             raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: {said}; copy the rows out (`lorafsm journal cut`)")
@@ -102,13 +118,10 @@ class View:
 
     def _belongs(self, snapshot: Snapshot) -> bool:
         """Whether the row after which it was taken is the one in this journal."""
-        if snapshot.number == self.about.base:
-            return snapshot.chain == self.about.anchor
         try:
-            row = self._db.execute("SELECT chain FROM entries WHERE number = ?", (snapshot.number,)).fetchone()
-        except sqlite3.Error:
+            return snapshot.chain == self.check_of(snapshot.number)
+        except JournalError:
             return False
-        return bool(row == (snapshot.chain,))
 
     def _rows(self, after: int) -> Iterator[tuple[int, str, str, str]]:
         number = after
@@ -118,7 +131,7 @@ class View:
             ):
                 yield row
                 number = row[0]
-        except sqlite3.Error as error:
+        except database.FAULTS as error:
             raise database.meaning(self.path, error, number + 1) from error
 
     def _corrupt(self, what: str, number: int) -> JournalError:

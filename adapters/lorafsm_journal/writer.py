@@ -56,8 +56,9 @@ class Writer:
             lock = WriterLock(path)
             undo.callback(lock.release)
             with epochs.held():
-                if not path.exists():
+                if not path.exists() or not path.stat().st_size:
                     epochs.require_unused(epoch)
+                database.require_whole_pages(path)
                 try:
                     db = database.connect(path, "rwc")
                     undo.callback(db.close)
@@ -68,7 +69,7 @@ class Writer:
                     db.execute("UPDATE head SET writer = writer + 1")  # on the disk: synchronous is FULL until here
                     db.execute("PRAGMA synchronous = NORMAL")
                     writer = cls(path, level, db, lock, epochs)
-                except sqlite3.Error as error:
+                except database.FAULTS as error:
                     raise database.meaning(path, error) from error
                 epochs.record(_seen(writer.about, writer.head))
             undo.pop_all()
@@ -96,7 +97,7 @@ class Writer:
         except BaseException as error:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, database.FAULTS):
                 raise database.meaning(self.path, error, number) from error
             raise
         try:
