@@ -42,11 +42,10 @@ class Board:
     left behind when it does not come back.
     """
 
-    def __init__(
-        self, store: dist.Store, rank: int, size: int, *, name: str = "lorafsm", answer_s: float = 5.0
-    ) -> None:
+    def __init__(self, store: dist.Store, rank: int, size: int, *, answer_s: float = 5.0) -> None:
         self.rank, self.size = rank, size
-        self._store = dist.PrefixStore(f"{name}/ranks", store)
+        # A connection of its own: a call that waits (the rendezvous of a group) holds up all others on the same one.
+        self._store = dist.PrefixStore("lorafsm/ranks", store.clone())
         self._answer_s = answer_s
         self._asked: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._lost: str | None = None
@@ -57,7 +56,7 @@ class Board:
         self._call(lambda: self._store.set(_key(turn, what, self.rank), json.dumps(note)))
 
     def decide(self, turn: int, note: Note) -> Note:
-        """The decision of this turn: the first that any rank proposed, for everybody and for ever.  Raises BoardLost."""
+        """The decision of this turn: the first that any rank wrote, for everybody.  Raises BoardLost."""
         kept = self._call(lambda: self._store.compare_set(_key(turn, "decision"), "", json.dumps(note)))
         return _read(kept)
 

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias, TypeVar
 from attrs import define, field
 
 from lorafsm.errors import LoraFsmError
-from lorafsm.events import Abort, ArtifactStored, Event, Reserve
+from lorafsm.events import Abort, ArtifactStored, Event, Reserve, Takeover
 from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import Plan, store_plan
-from lorafsm.outcomes import Aborted, Code, Committed, Outcome, Refusal, Reserved, VersionStatus
+from lorafsm.outcomes import Aborted, Code, Committed, Outcome, Refusal, Reserved, TakenOver, VersionStatus
 from lorafsm_asyncio import RegistryClient, RegistryUnavailable
 from lorafsm_asyncio.questions import AttemptOutcome, Question, VersionOf
 from lorafsm_torch.freeze import Snapshot, freeze_snapshot
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Drive: TypeAlias = Callable[[Reserved, str, Snapshot], Awaitable[object]]
-"""(attempt, token, snapshot): carry out everything that the publisher's policy orders of this attempt, until it
+Drive: TypeAlias = Callable[[VersionKey, str, Snapshot], Awaitable[object]]
+"""(version, token, snapshot): carry out everything that the publisher's policy orders of its attempt, until it
 orders nothing more.  May be called again, may raise, may be cancelled."""
 
 _NO_SLOT = frozenset({Code.CAPACITY_ERROR, Code.PUBLICATION_UNRESOLVED, Code.PUBLICATION_IN_PROGRESS})
@@ -117,45 +117,60 @@ class RegistryPublisher:
         if isinstance(outcome, VersionStatus):
             if outcome.state in _SERVED:
                 return StepResult(Flag.OK, f"NO_OP: {key} was published already")
-            return await self._ended(key, outcome.number, None, until)
+            return await self._continued(key, outcome.number, snapshot, until)
         assert isinstance(outcome, Reserved)
-        return await self._driven(outcome, token, snapshot, until)
+        return await self._driven(key, outcome.number, token, snapshot, until)
 
-    async def _driven(self, reserved: Reserved, token: str, snapshot: Snapshot, until: float) -> StepResult:
+    async def _continued(self, key: VersionKey, number: int, snapshot: Snapshot, until: float) -> StepResult:
+        """An attempt of a driver that may be dead: taken over once its lease has run out (rule 5)."""
+        token = secrets.token_hex(16)
+        try:
+            while time.monotonic() < until - self.share_s:
+                outcome = await self._apply(Takeover(key=key, token=token, now=self.clock()), until)
+                if isinstance(outcome, TakenOver):
+                    return await self._driven(key, number, token, snapshot, until)
+                if outcome.code is not Code.DRIVER_ALIVE:
+                    break
+                await asyncio.sleep(_AGAIN_S)
+        except RegistryUnavailable as error:
+            return StepResult(Flag.FATAL, f"UNRESOLVED {key}: {error}")
+        return await self._ended(key, number, None, until)
+
+    async def _driven(self, key: VersionKey, number: int, token: str, snapshot: Snapshot, until: float) -> StepResult:
         fault = ""
         try:
             async with asyncio.timeout(max(0.0, until - self.share_s - time.monotonic())):
-                await asyncio.to_thread(self.store.put, reserved.key, snapshot)
-                stored = ArtifactStored(key=reserved.key, digest=snapshot.digest, now=self.clock())
+                await asyncio.to_thread(self.store.put, key, snapshot)
+                stored = ArtifactStored(key=key, digest=snapshot.digest, now=self.clock())
                 await self._apply(stored, until - self.share_s)
-                await self.drive(reserved, token, snapshot)
+                await self.drive(key, token, snapshot)
         except TimeoutError:
             fault = "the publication's deadline passed"
         except Exception as error:
-            log.exception("the publication of %s broke off", reserved.key)
+            log.exception("the publication of %s broke off", key)
             fault = f"{type(error).__name__}: {error}"
         try:
-            outcome = await self._ask(AttemptOutcome(reserved.number), until)
+            outcome = await self._ask(AttemptOutcome(number), until)
             if outcome is None:
                 why = fault or "the driver stopped before the end"
-                abort = Abort(key=reserved.key, token=token, reason=why[:400], now=self.clock())
+                abort = Abort(key=key, token=token, reason=why[:400], now=self.clock())
                 await self._apply(abort, until)  # refused where it was committed meanwhile: asked again below
             if not isinstance(outcome, Committed):
-                await self._cleaned_up(reserved, token, snapshot, until)
+                await self._cleaned_up(key, token, snapshot, until)
         except RegistryUnavailable as error:
-            return StepResult(Flag.FATAL, f"UNRESOLVED {reserved.key}: {fault or error}")
-        return await self._ended(reserved.key, reserved.number, fault, until)
+            return StepResult(Flag.FATAL, f"UNRESOLVED {key}: {fault or error}")
+        return await self._ended(key, number, fault, until)
 
-    async def _cleaned_up(self, reserved: Reserved, token: str, snapshot: Snapshot, until: float) -> None:
+    async def _cleaned_up(self, key: VersionKey, token: str, snapshot: Snapshot, until: float) -> None:
         """Let the policy order the cleanup; the registry says later how far that came."""
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                await self.drive(reserved, token, snapshot)
+                await self.drive(key, token, snapshot)
         except Exception:
-            log.exception("the cleanup of %s broke off; whoever drives next goes on", reserved.key)
+            log.exception("the cleanup of %s broke off; whoever drives next goes on", key)
 
     async def _ended(self, key: VersionKey, number: int, fault: str | None, until: float) -> StepResult:
-        """The registry's word on an attempt, waited for: it may be another driver's."""
+        """The registry's word on an attempt, waited for while it is another driver's; `fault` is None then."""
         try:
             while True:
                 outcome = await self._ask(AttemptOutcome(number), until)
@@ -163,8 +178,8 @@ class RegistryPublisher:
                 if isinstance(outcome, Committed):
                     return StepResult(Flag.OK, f"{key} is the default, revision {outcome.revision}")
                 clean = version is not None and version.state is VersionState.FAILED_CLEAN
-                over = time.monotonic() >= until or fault is not None
-                if isinstance(outcome, Aborted) and (clean or over):
+                over = time.monotonic() >= until
+                if isinstance(outcome, Aborted) and (clean or over or fault is not None):
                     left = "" if clean else "; its slot is held until every engine has confirmed its cleanup"
                     return StepResult(Flag.FAILED_CLEAN, f"{key} was aborted: {outcome.reason}{left}")
                 if over:

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from lorafsm.errors import InvalidField
 
-GroupMaker: TypeAlias = Callable[[], dist.ProcessGroup]
-"""Builds this rank's tensor-parallel group; called on every rank of it, again after each failure."""
+GroupMaker: TypeAlias = Callable[[int], dist.ProcessGroup]
+"""Builds this rank's tensor-parallel group of a generation (0, 1, ...: one more after each failure)."""
 
 _PEFT_PREFIX = "base_model.model.model.layers"
 _BLOCKS = {"linear_qkv": "self_attention", "linear_proj": "self_attention", "linear_fc1": "mlp", "linear_fc2": "mlp"}
@@ -80,7 +80,7 @@ class ShardedConfig:
         return shapes
 
 
-class _Copy(torch.autograd.Function):
+class _Copy(torch.autograd.Function):  # type: ignore[misc]
     """Identity forward, sum over the ranks backward: the way into a column-parallel layer."""
 
     @staticmethod
@@ -89,11 +89,11 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _summed(grad, ctx.group), None
 
 
-class _Reduce(torch.autograd.Function):
+class _Reduce(torch.autograd.Function):  # type: ignore[misc]
     """Sum over the ranks forward, identity backward: the way out of a row-parallel layer."""
 
     @staticmethod
@@ -101,7 +101,7 @@ class _Reduce(torch.autograd.Function):
         return _summed(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 
@@ -111,7 +111,23 @@ def _summed(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     return total
 
 
-class ShardedLoraLinear(torch.nn.Module):
+def _shard(whole: torch.Tensor, axis: int | None, layer: str, tp: int, tp_rank: int) -> torch.Tensor:
+    """One rank's part; of the fused gate and up it is a part of each."""
+    if axis is None:
+        return whole
+    parts = whole.chunk(2, 0) if layer == "linear_fc1" else (whole,)
+    return torch.cat([part.chunk(tp, axis)[tp_rank] for part in parts])
+
+
+def _joined(shards: list[torch.Tensor], axis: int, layer: str) -> torch.Tensor:
+    """What `_shard` took apart."""
+    if layer != "linear_fc1":
+        return torch.cat(shards, axis)
+    halves = [shard.chunk(2, 0) for shard in shards]
+    return torch.cat([half[i] for i in (0, 1) for half in halves])
+
+
+class ShardedLoraLinear(torch.nn.Module):  # type: ignore[misc]
     """One rank's part of a frozen linear layer and of its LoRA, column- or row-parallel."""
 
     def __init__(self, config: ShardedConfig, layer: str, tp_rank: int, draw: torch.Generator) -> None:
@@ -125,12 +141,11 @@ class ShardedLoraLinear(torch.nn.Module):
             "linear_out": torch.randn(outputs, config.rank, generator=draw) * 0.1,
         }
         # Every rank draws the whole layer and keeps its shard, so that the model is the same for every `tp`.
-        mine = whole.chunk(config.tp, 0 if self.column else 1)[tp_rank].to(config.dtype)
-        self.register_buffer("weight", mine.contiguous())
+        mine = _shard(whole, 0 if self.column else 1, layer, config.tp, tp_rank)
+        self.register_buffer("weight", mine.to(config.dtype).contiguous())
         self.adapter = torch.nn.ModuleDict()
         for factor, value in parts.items():
-            axis = config.axis(layer, factor)
-            shard = value if axis is None else value.chunk(config.tp, axis)[tp_rank]
+            shard = _shard(value, config.axis(layer, factor), layer, config.tp, tp_rank)
             linear = torch.nn.Linear(shard.shape[1], shard.shape[0], bias=False, dtype=config.dtype)
             linear.weight.data.copy_(shard)
             self.adapter[factor] = linear
@@ -146,7 +161,7 @@ class ShardedLoraLinear(torch.nn.Module):
         return base + self.scale * up(_Reduce.apply(down(x), group))
 
 
-class ShardedModel(torch.nn.Module):
+class ShardedModel(torch.nn.Module):  # type: ignore[misc]
     """A small decoder of `ShardedLoraLinear` layers; only the LoRA parameters are trained."""
 
     def __init__(self, config: ShardedConfig, tp_rank: int, *, seed: int = 0) -> None:
@@ -159,22 +174,28 @@ class ShardedModel(torch.nn.Module):
         for _ in range(config.layers):
             blocks = torch.nn.ModuleDict({"self_attention": torch.nn.ModuleDict(), "mlp": torch.nn.ModuleDict()})
             for layer, block in _BLOCKS.items():
-                blocks[block][layer] = ShardedLoraLinear(config, layer, tp_rank, draw)  # type: ignore[operator, index]
-            self.decoder["layers"].append(blocks)  # type: ignore[operator]
+                blocks[block][layer] = ShardedLoraLinear(config, layer, tp_rank, draw)
+            self.decoder["layers"].append(blocks)
 
     def forward(self, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         """Hidden states (batch, tokens, hidden) through all layers; every rank returns the whole."""
         c = self.config
-        for blocks in self.decoder["layers"]:  # type: ignore[union-attr]
+        for blocks in self.decoder["layers"]:
             attention, mlp = blocks["self_attention"], blocks["mlp"]
-            fused = attention["linear_qkv"](x, group).unflatten(-1, (-1, c.heads // c.kv_heads + 2, c.head_dim))
+            fused = attention["linear_qkv"](_normed(x), group).unflatten(
+                -1, (-1, c.heads // c.kv_heads + 2, c.head_dim)
+            )
             q, k, v = fused[..., :-2, :], fused[..., -2:-1, :], fused[..., -1:, :]
-            heads = [t.expand(q.shape).flatten(-3, -2).transpose(-3, -2) for t in (q, k, v)]
-            seen = functional.scaled_dot_product_attention(*heads, is_causal=True)
+            q, k, v = (t.expand(q.shape).flatten(-3, -2).transpose(-3, -2) for t in (q, k, v))
+            seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + attention["linear_proj"](seen.transpose(-3, -2).flatten(-2), group)
-            gate, up = mlp["linear_fc1"](x, group).chunk(2, -1)
+            gate, up = mlp["linear_fc1"](_normed(x), group).chunk(2, -1)
             x = x + mlp["linear_fc2"](functional.silu(gate) * up, group)
         return x
+
+
+def _normed(x: torch.Tensor) -> torch.Tensor:
+    return functional.rms_norm(x, (x.shape[-1],))
 
 
 class ShardedAdapterSync:
@@ -188,12 +209,13 @@ class ShardedAdapterSync:
         self._config = config
         self._make_group = make_group
         self._group: dist.ProcessGroup | None = None
+        self._generation = 0
 
     @property
     def group(self) -> dist.ProcessGroup:
         """The tensor-parallel group; built where there is none (a collective)."""
         if self._group is None:
-            self._group = self._make_group()
+            self._group = self._make_group(self._generation)
         return self._group
 
     def config_dict(self) -> dict[str, Any]:
@@ -232,8 +254,9 @@ class ShardedAdapterSync:
         return dict(local_adapter)
 
     def renew(self) -> None:
-        """Forget the group after a failure; the next collective builds another one."""
+        """On every rank after a failure on any: the next collective builds another group."""
         self._group = None
+        self._generation += 1
 
     def _checked(self, all_params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         local = {}
@@ -260,11 +283,7 @@ class ShardedAdapterSync:
         for name, *shards in zip(sharded, *(part.split(sizes) for part in parts), strict=True):
             axis = self._axis(name)
             assert axis is not None
-            shaped = [shard.view(local[name].shape) for shard in shards]
-            if ".linear_fc1." in name:  # each shard is [gate; up]
-                halves = [shard.chunk(2, 0) for shard in shaped]
-                shaped = [half[i] for i in (0, 1) for half in halves]
-            whole[name] = torch.cat(shaped, axis)
+            whole[name] = _joined([shard.view(local[name].shape) for shard in shards], axis, name.split(".")[-4])
         return whole
 
     def _axis(self, name: str) -> int | None:
