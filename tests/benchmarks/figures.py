@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 
 from attrs import asdict, frozen
@@ -29,15 +30,16 @@ class Figure:
 
 @frozen
 class Goal:
-    """The largest value, or the largest ratio, that is good enough."""
+    """The largest value, or the largest ratio, that is good enough; with `at_least` the smallest."""
 
-    at_most: float
+    at_most: float = inf
     of_ratio: bool = False
+    at_least: float = -inf
 
     def met_by(self, figure: Figure) -> bool:
         """Whether the figure is within the goal."""
         judged = figure.ratio if self.of_ratio else figure.value
-        return judged is not None and judged <= self.at_most
+        return judged is not None and self.at_least <= judged <= self.at_most
 
 
 def write_json(path: Path, figures: Iterable[Figure], *, keep: bool) -> None:
@@ -76,7 +78,8 @@ def _verdict(figure: Figure, goal: Goal | None) -> Text:
         return Text("")
     met = goal.met_by(figure)
     what = "ratio " if goal.of_ratio else ""
-    return Text(f"{what}≤ {_short(goal.at_most)}: {'met' if met else 'missed'}", "green" if met else "bold red")
+    limit = f"≤ {_short(goal.at_most)}" if goal.at_most < inf else f"≥ {_short(goal.at_least)}"
+    return Text(f"{what}{limit}: {'met' if met else 'missed'}", "green" if met else "bold red")
 
 
 def _short(value: float | None) -> str:

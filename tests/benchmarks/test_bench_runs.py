@@ -64,6 +64,9 @@ def test_a_goal_judges_the_value_or_the_ratio():
     assert Goal(0.5, of_ratio=True).met_by(figure)
     assert not Goal(0.4, of_ratio=True).met_by(figure)
     assert not Goal(1, of_ratio=True).met_by(Figure("alone", 1, "µs")), "no peer, no ratio"
+    assert Goal(at_least=10).met_by(figure)
+    assert not Goal(at_least=10.1).met_by(figure)
+    assert not Goal(at_least=0.6, of_ratio=True).met_by(figure)
 
 
 def test_a_part_keeps_the_other_figures(tmp_path: Path):
