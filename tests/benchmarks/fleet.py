@@ -21,12 +21,16 @@ _DIGEST = "a" * 64
 
 
 def published_registry() -> Registry:
+    """After `story_to_published`."""
+    return reduce(accepted, story_to_published(), new_registry(EPOCH))
+
+
+def story_to_published() -> list[ev.Event]:
     """Version 1 is the default, version 2 waits for `COMMIT_NEXT`, every owner is up; no session yet."""
     joins = [ev.EngineJoin(engine=engine, incarnation=1, seq=1, base_fingerprint="", now=START) for engine in _ENGINES]
     commit = ev.Commit(key=VersionKey(EPOCH, 1), token="token-1", expected_revision=0, now=START)
     owners = [ev.OwnerUp(owner=owner_name(number), now=START) for number in range(OWNERS)]
-    story = [*joins, *_ready(1), commit, *_ready(2), *owners]
-    return reduce(accepted, story, new_registry(EPOCH))
+    return [*joins, *_ready(1), commit, *_ready(2), *owners]
 
 
 def accepted(r: Registry, event: ev.Event) -> Registry:

@@ -25,6 +25,10 @@ PROMISED = {
     "sessions.closed_1e6_gaps.bytes",
     "sessions.live.bytes",
     "explore.states_per_s",
+    "actor.bind.throughput_ratio",
+    "actor.bind.p99_ratio",
+    "actor.bind_batch.per_s",
+    "actor.sessions_1e5.rss_growth_mib",
 }
 
 
