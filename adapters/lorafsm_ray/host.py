@@ -34,7 +34,9 @@ class RegistryHost:
     def __init__(self, settings: RegistrySettings, clock: Callable[[], int] | None = None) -> None:
         self.settings = settings
         self._hook = load_hook(settings.on_event)
-        self._journaled = JournaledRegistry.open(settings.journal, settings.config, settings.epoch, settings.level)
+        self._journaled = JournaledRegistry.open(
+            settings.journal, settings.config, settings.epoch, settings.level, epochs=settings.epochs
+        )
         self.clock = clock if clock is not None else Clock(self._journaled.registry.now)
         self.since = self.clock()
         self.last: deque[Happened] = deque(maxlen=LAST_EVENTS)

@@ -28,6 +28,7 @@ class RegistrySettings:
     journal: str  # absolute path on a local disk of the node where the actor runs
     config: Config = Factory(Config)
     level: Level = Level.PROCESS
+    epochs: str | None = None  # absolute path of the file of epochs used, where several journals share one
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics; 0: a free port
     on_event: str | None = None  # "module:function", called after every event (see EventHook)
@@ -38,6 +39,8 @@ class RegistrySettings:
             raise InvalidField("epoch", fault)
         if type(self.journal) is not str or not Path(self.journal).is_absolute():
             raise InvalidField("journal", "must be an absolute path; the actor's working folder is another")
+        if self.epochs is not None and (type(self.epochs) is not str or not Path(self.epochs).is_absolute()):
+            raise InvalidField("epochs", "must be an absolute path, or None for a file beside the journal")
         if type(self.config) is not Config:
             raise InvalidField("config", "must be a lorafsm.records.Config")
         if type(self.level) is not Level:

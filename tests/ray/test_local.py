@@ -246,6 +246,7 @@ async def test_a_question_is_answered_and_what_is_none_is_refused(tmp_path: Path
         ("epoch", "no-epoch"),
         ("journal", "relative/journal"),
         ("config", None),
+        ("epochs", "relative/epochs"),
         ("level", "process"),
         ("metrics_port", 70_000),
         ("metrics_port", "9090"),
