@@ -12,6 +12,7 @@ from lorafsm_asyncio.questions import Question, answer
 from lorafsm_asyncio.reclaimer import Reclaimer
 from lorafsm_asyncio.refusals import EngineSilent, Refused
 from lorafsm_asyncio.repairer import Repairer
+from lorafsm_asyncio.services import run_services
 from lorafsm_asyncio.settling import ask_engines
 from lorafsm_asyncio.watcher import Seat, Watcher
 
@@ -38,4 +39,5 @@ __all__ = [
     "answer",
     "ask_engines",
     "classify",
+    "run_services",
 ]

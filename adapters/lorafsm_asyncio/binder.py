@@ -166,6 +166,12 @@ class SessionBinder:
         if not task.cancelled():
             task.exception()  # a failure is told to those who wait; nobody may be left
 
+    def binding(self, session: SessionKey) -> Binding | None:
+        """The binding that the session has by now; None: not bound, closed, or not of this process."""
+        owner = self._owners.get(session.owner)
+        known = None if owner is None else owner.known(session)
+        return None if known is None else known.binding
+
     # -- dispatch (RFC 4.2) -----------------------------------------------------------------------------
 
     def may_dispatch(self, session: SessionKey) -> Binding:
@@ -199,6 +205,11 @@ class SessionBinder:
                 over = guard.Finished if attempt.over else guard.AdmissionUnknown
                 owner.tell(over(session=session, rid=rid))
                 self._drop_if_closed(owner, session)
+
+    def in_doubt(self, session: SessionKey) -> bool:
+        """Whether a request of this session was left without a word, so that `settle` is called for."""
+        known = self._of(session).known(session)
+        return known is not None and known.attempt is not None and session not in self._held
 
     async def settle(self, session: SessionKey) -> Verdict | None:
         """Ask where the attempt in doubt stands; None: it cannot be said yet and stays RETRY_UNSAFE.
