@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, field
@@ -24,8 +25,9 @@ from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import Plan, store_plan
 from lorafsm.outcomes import Aborted, Code, Committed, Outcome, Refusal, Reserved, TakenOver, VersionStatus
-from lorafsm_asyncio import RegistryClient, RegistryUnavailable
+from lorafsm_asyncio import Publisher, RegistryClient, RegistryUnavailable
 from lorafsm_asyncio.questions import AttemptOutcome, Question, VersionOf
+from lorafsm_torch.bucket_sender import BucketSender
 from lorafsm_torch.freeze import Snapshot, freeze_snapshot
 from lorafsm_torch.ranks import Exported, Flag, StepResult
 from lorafsm_torch.store import ArtifactStore
@@ -34,8 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Drive: TypeAlias = Callable[[VersionKey, str, Snapshot], Awaitable[object]]
-"""(version, token, snapshot): carry out everything that the publisher's policy orders of its attempt, until it
+Drive: TypeAlias = Callable[[Reserved | TakenOver, str, Snapshot], Awaitable[object]]
+"""(attempt, token, snapshot): carry out everything that the publisher's policy orders of its attempt, until it
 orders nothing more.  May be called again, may raise, may be cancelled."""
 
 _NO_SLOT = frozenset({Code.CAPACITY_ERROR, Code.PUBLICATION_UNRESOLVED, Code.PUBLICATION_IN_PROGRESS})
@@ -43,6 +45,18 @@ _AGAIN_S = 0.05
 _SERVED = frozenset(
     {VersionState.PUBLISHED, VersionState.RETIRED, VersionState.RECLAIMING, VersionState.RECLAIMED}
 )  # it was the default once; publishing it again changes nothing (RFC 3.4)
+
+
+def driven_by(publisher: Publisher, sender: BucketSender) -> Drive:
+    """The publisher service, with this sender's buckets; its `send` is the sender's."""
+
+    async def drive(attempt: Reserved | TakenOver, token: str, snapshot: Snapshot) -> None:
+        # After a takeover no bucket is authorised any more (rule 5): there is nothing to stand ready for.
+        ready = sender.attempt(attempt, token, snapshot) if isinstance(attempt, Reserved) else nullcontext()
+        with ready:
+            await publisher.publish(attempt.key, token)
+
+    return drive
 
 
 class EventLoop:
@@ -119,7 +133,7 @@ class RegistryPublisher:
                 return StepResult(Flag.OK, f"NO_OP: {key} was published already")
             return await self._continued(key, outcome.number, snapshot, until)
         assert isinstance(outcome, Reserved)
-        return await self._driven(key, outcome.number, token, snapshot, until)
+        return await self._driven(outcome, token, snapshot, until)
 
     async def _continued(self, key: VersionKey, number: int, snapshot: Snapshot, until: float) -> StepResult:
         """An attempt of a driver that may be dead: taken over once its lease has run out (rule 5)."""
@@ -128,7 +142,7 @@ class RegistryPublisher:
             while time.monotonic() < until - self.share_s:
                 outcome = await self._apply(Takeover(key=key, token=token, now=self.clock()), until)
                 if isinstance(outcome, TakenOver):
-                    return await self._driven(key, number, token, snapshot, until)
+                    return await self._driven(outcome, token, snapshot, until)
                 if outcome.code is not Code.DRIVER_ALIVE:
                     break
                 await asyncio.sleep(_AGAIN_S)
@@ -136,14 +150,14 @@ class RegistryPublisher:
             return StepResult(Flag.FATAL, f"UNRESOLVED {key}: {error}")
         return await self._ended(key, number, None, until)
 
-    async def _driven(self, key: VersionKey, number: int, token: str, snapshot: Snapshot, until: float) -> StepResult:
-        fault = ""
+    async def _driven(self, attempt: Reserved | TakenOver, token: str, snapshot: Snapshot, until: float) -> StepResult:
+        key, number, fault = attempt.key, attempt.number, ""
         try:
             async with asyncio.timeout(max(0.0, until - self.share_s - time.monotonic())):
                 await asyncio.to_thread(self.store.put, key, snapshot)
                 stored = ArtifactStored(key=key, digest=snapshot.digest, now=self.clock())
                 await self._apply(stored, until - self.share_s)
-                await self.drive(key, token, snapshot)
+                await self.drive(attempt, token, snapshot)
         except TimeoutError:
             fault = "the publication's deadline passed"
         except Exception as error:
@@ -156,18 +170,18 @@ class RegistryPublisher:
                 abort = Abort(key=key, token=token, reason=why[:400], now=self.clock())
                 await self._apply(abort, until)  # refused where it was committed meanwhile: asked again below
             if not isinstance(outcome, Committed):
-                await self._cleaned_up(key, token, snapshot, until)
+                await self._cleaned_up(attempt, token, snapshot, until)
         except RegistryUnavailable as error:
             return StepResult(Flag.FATAL, f"UNRESOLVED {key}: {fault or error}")
         return await self._ended(key, number, fault, until)
 
-    async def _cleaned_up(self, key: VersionKey, token: str, snapshot: Snapshot, until: float) -> None:
+    async def _cleaned_up(self, attempt: Reserved | TakenOver, token: str, snapshot: Snapshot, until: float) -> None:
         """Let the policy order the cleanup; the registry says later how far that came."""
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                await self.drive(key, token, snapshot)
+                await self.drive(attempt, token, snapshot)
         except Exception:
-            log.exception("the cleanup of %s broke off; whoever drives next goes on", key)
+            log.exception("the cleanup of %s broke off; whoever drives next goes on", attempt.key)
 
     async def _ended(self, key: VersionKey, number: int, fault: str | None, until: float) -> StepResult:
         """The registry's word on an attempt, waited for while it is another driver's; `fault` is None then."""

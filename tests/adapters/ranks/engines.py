@@ -18,7 +18,6 @@ from lorafsm.engine import actions as act
 from lorafsm.engine import agent_step, new_agent
 from lorafsm.engine import orders as inp
 from lorafsm.engine.report import as_event
-from lorafsm.identity import VersionKey
 from lorafsm.records import Config
 from lorafsm_asyncio import LocalClient, RegistryUnavailable
 from lorafsm_asyncio.questions import PublisherOrders
@@ -122,7 +121,7 @@ class Deployment:
             host.apply(ev.EngineJoin(engine=name, incarnation=1, seq=0, base_fingerprint=BASE, now=clock()))
         deployment: Deployment
 
-        async def drive(_key: VersionKey, token: str, _: Any) -> None:
+        async def drive(_attempt: Any, token: str, _: Any) -> None:
             await deployment.drive(token)
 
         publisher = RegistryPublisher(
