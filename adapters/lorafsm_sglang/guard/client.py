@@ -33,7 +33,15 @@ _SLACK_S = 10.0  # of a call beyond what the engine may wait
 _REFUSED_AGAIN_S = 0.05
 
 
+Announce: TypeAlias = Callable[[Begin], Mapping[str, Any] | None]
+"""The announcement that goes with a begin (`lorafsm_torch.BucketSender.announcement`); None: nothing is announced."""
+
+
 async def _unheld(order: EngineOrder) -> None:
+    return None
+
+
+def _unannounced(order: Begin) -> None:
     return None
 
 
@@ -53,6 +61,7 @@ class GuardedEngine:
     wait_s: float = 20.0
     deadline_s: float = 600.0
     passing: Passing = _unheld
+    announce: Announce = _unannounced
     transport: httpx.AsyncBaseTransport | None = None
     _client: httpx.AsyncClient | None = None
 
@@ -126,13 +135,17 @@ class GuardedEngine:
                 await asyncio.sleep(_REFUSED_AGAIN_S)
 
     async def _call(self, order: EngineOrder, wait_s: float) -> tuple[Answer | None, tuple[str, ...]]:
-        body = await self._exchange("POST", "/lorafsm/orders", json={**write_order(order), "wait_s": wait_s})
+        body = await self._exchange("POST", "/lorafsm/orders", json=self._written(order, wait_s))
         if body is None:
             return None, ()
         try:
             return read_answer(body["answer"]), tuple(body["quarantine"])
         except (InvalidField, KeyError, TypeError):
             return None, ()  # what this engine says cannot be read: that proves nothing
+
+    def _written(self, order: EngineOrder, wait_s: float) -> dict[str, Any]:
+        transfer = self.announce(order) if isinstance(order, Begin) and order.plan.buckets else None
+        return {**write_order(order), "wait_s": wait_s, **({} if transfer is None else {"transfer": transfer})}
 
     async def _exchange(self, method: str, route: str, **more: Any) -> dict[str, Any] | None:
         try:

@@ -20,13 +20,14 @@ from attrs import evolve, frozen
 from lorafsm.engine import actions as act
 from lorafsm.engine import agent_step
 from lorafsm.engine import orders as inp
-from lorafsm.engine.answers import Answer, Cleaned, Failed, Pending, Prepared, Unloaded
+from lorafsm.engine.answers import AgentCode, Answer, Cleaned, Failed, Pending, Prepared, Refused, Unloaded
 from lorafsm.engine.lifecycle import WorkState
 from lorafsm.engine.orders import RESULTS, EngineOrder, Input
 from lorafsm.engine.records import Agent
 from lorafsm.errors import LoraFsmError
 from lorafsm.identity import VersionKey
 from lorafsm.orders import Begin, Cleanup, End, Load, TakeInventory, Unload
+from lorafsm_sglang.guard.receiving import Receiving
 from lorafsm_sglang.guard.stash import Stash
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class Executor:
         self.operations: deque[Operation] = deque(maxlen=_KEPT_OPERATIONS)
         self.quarantine: list[act.AskQuarantine] = []
         self._side, self._source, self._stash = side, source, stash
+        self._receiving = Receiving(stash.folder / "received", agent.engine, agent.incarnation, self.give)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._broken: dict[int, str] = {}  # by number: present, but not what was asked for
@@ -120,9 +122,14 @@ class Executor:
             self._news = asyncio.Event()
         return done.answer
 
-    async def carry_out(self, order: EngineOrder, wait_s: float = 0.0) -> Answer:
-        """Give the order, and give it again while it is Pending and time is left; at most `LONGEST_WAIT_S`."""
+    async def carry_out(self, order: EngineOrder, wait_s: float = 0.0, transfer: object = None) -> Answer:
+        """Give the order, and give it again while it is Pending and time is left; at most `LONGEST_WAIT_S`.
+
+        `transfer` is the announcement that comes with a Begin whose buckets come over torch.distributed.
+        """
         end = time.monotonic() + min(wait_s, LONGEST_WAIT_S)
+        if isinstance(order, Begin) and transfer is not None:
+            return await self._begin(order, transfer)
         if isinstance(order, TakeInventory):
             await self.list_names()
         while True:
@@ -138,6 +145,24 @@ class Executor:
                 await asyncio.wait_for(news.wait(), min(left, _LOOK_AGAIN_S))
         if isinstance(order, Cleanup | Unload | End | Load) and isinstance(answer, Cleaned | Unloaded | Failed):
             await self._discard(order.lora_name)
+        return answer
+
+    async def _begin(self, order: Begin, transfer: object) -> Answer:
+        """Check and hold what the announcement needs, then let the agent decide."""
+        known = order.number in self.agent.works
+        try:
+            await asyncio.shield(self._owned(self._receiving.prepare(transfer, order), "announcement"))
+        except LoraFsmError as error:
+            return Refused(
+                code=AgentCode.NO_RESOURCES,
+                reason=_text(str(error))[:400],
+                incarnation=self.agent.incarnation,
+                seq=self.agent.seq,
+                number=order.number,
+            )
+        answer = self.give(order)
+        if not known and not isinstance(answer, Prepared):
+            self._receiving.drop(order.number)
         return answer
 
     async def deliver(self, number: int, bucket: int, data: bytes) -> None:
@@ -156,6 +181,11 @@ class Executor:
         self.agent = evolve(self.agent, base_fingerprint=fingerprint)
 
     @property
+    def stash_folder(self) -> Path:
+        """Where this process receives buckets."""
+        return self._stash.folder
+
+    @property
     def in_use(self) -> bool:
         """Whether anything managed is here or on its way: the base must then stay as it is."""
         return bool(self.agent.adapters or self.agent.works)
@@ -169,11 +199,15 @@ class Executor:
 
     def _start(self, action: act.Action) -> None:
         match action:
+            case act.PostReceive() if action.number in self._receiving:
+                self._receiving.post(action.number, action.bucket)
             case act.PostReceive():
                 self._run(self._receive(action), action)
             case act.AbortCommunicator():
+                self._receiving.abort(action.number)
                 self._stash.abort(action.number)
             case act.DropStash():
+                self._receiving.drop(action.number)
                 self._stash.drop(action.number)
             case act.StartLoad():
                 self._run(self._load(action), action)
@@ -231,7 +265,8 @@ class Executor:
     async def _staged(self, action: act.StartLoad) -> Path:
         """The folder to load, every byte proved against the digest just now."""
         if action.source == "stash":
-            call = asyncio.to_thread(self._stash.assemble, action.number, action.digest)
+            put_together = self._receiving.sealed if action.number in self._receiving else self._stash.assemble
+            call = asyncio.to_thread(put_together, action.number, action.digest)
             return await self._timed("verify", action.lora_name, call)
         try:
             await asyncio.shield(self._fetch(action.number, action.key, action.digest, action.lora_name))

@@ -115,8 +115,8 @@ class LoraGuard:
 
     # -- orders ---------------------------------------------------------------------------------------
 
-    async def carry_out(self, order: EngineOrder, wait_s: float = 0.0) -> Answer:
-        """The answer to an order, waited for up to `wait_s` seconds (RFC 3.2-3.4, 5.1)."""
+    async def carry_out(self, order: EngineOrder, wait_s: float = 0.0, transfer: object = None) -> Answer:
+        """The answer to an order, waited for up to `wait_s` seconds (RFC 3.2-3.4, 5.1); as `Executor.carry_out`."""
         agent = self.executor.agent
         if self.faults and isinstance(order, _MAKING):
             return Refused(
@@ -131,7 +131,7 @@ class LoraGuard:
             return Pending(waits_for="the base fingerprint", incarnation=agent.incarnation, seq=agent.seq)
         if agent.base_fingerprint != self.base_fingerprint:
             self.executor.with_base(self.base_fingerprint)
-        return await self.executor.carry_out(order, wait_s)
+        return await self.executor.carry_out(order, wait_s, transfer)
 
     def settle(self, order: Settle) -> Answer:
         """Where a request stands (rule 10)."""
@@ -279,6 +279,7 @@ class LoraGuard:
                 for _, work in sorted(agent.works.items())
             ],
             "closed": sorted(str(key) for key in agent.closed),
+            "stash": str(self.executor.stash_folder),
             "quarantine": [each.reason for each in self.executor.quarantine],
             "released_once": self.released_once,
             "released_again": self.released_again,

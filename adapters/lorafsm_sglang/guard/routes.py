@@ -1,7 +1,8 @@
 """The guard's own HTTP routes on SGLang's server.  Every one needs the token; no one logs it.
 
 GET  /lorafsm/attestation   is the guard active, and for what
-POST /lorafsm/orders        one order; waits up to `wait_s` seconds for its result
+POST /lorafsm/orders        one order; waits up to `wait_s` seconds for its result.  A Begin may bring `transfer`, the
+                            announcement of buckets that come over torch.distributed
 POST /lorafsm/settle        is this request running
 GET  /lorafsm/status        what the agent remembers and who holds what
 GET  /lorafsm/operations    what was done to the engine since `?since=`
@@ -10,6 +11,7 @@ PUT  /lorafsm/buckets/{number}/{bucket}   the bytes of an armed bucket
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import sys
@@ -25,13 +27,14 @@ from lorafsm.engine.answers import Answer
 from lorafsm.engine.orders import Settle
 from lorafsm.errors import InvalidField
 from lorafsm.identity import is_managed
+from lorafsm.orders import Begin
 from lorafsm_sglang.guard import relax_wire
 from lorafsm_sglang.guard.executor import LONGEST_WAIT_S
 from lorafsm_sglang.guard.guard import LoraGuard
 from lorafsm_sglang.guard.settings import TOKEN_HEADER
 from lorafsm_sglang.guard.stash import LARGEST_BUCKET, StashError
 from lorafsm_sglang.guard.versions import GUARD_VERSION, self_test
-from lorafsm_sglang.guard.wire import read_json, read_order, write_answer
+from lorafsm_sglang.guard.wire import LARGEST_ANNOUNCEMENT, read_json, read_order, write_answer
 
 log = logging.getLogger(__name__)
 
@@ -113,14 +116,17 @@ class Handlers:
 
     async def orders(self, request: Request) -> JSONResponse:
         """The agent's answer.  A pending one means: give the same order again."""
-        data = read_json(await request.body())
-        wait_s = data.pop("wait_s", 0.0)
+        # An announcement may be long: it is read beside SGLang's event loop.
+        data = await asyncio.to_thread(read_json, await request.body(), LARGEST_ANNOUNCEMENT)
+        wait_s, transfer = data.pop("wait_s", 0.0), data.pop("transfer", None)
         if type(wait_s) not in (int, float) or not 0 <= wait_s <= LONGEST_WAIT_S:
             raise InvalidField("wait_s", f"must be 0 to {LONGEST_WAIT_S:.0f} seconds")
         order = read_order(data)
         if isinstance(order, Settle):
             raise InvalidField("order", "a settle goes to /lorafsm/settle")
-        answer = await self._guard.carry_out(order, wait_s)
+        if transfer is not None and not isinstance(order, Begin):
+            raise InvalidField("transfer", "comes with a Begin and with nothing else")
+        answer = await self._guard.carry_out(order, wait_s, transfer)
         quarantine = [each.reason for each in self._guard.executor.quarantine]
         return JSONResponse({"answer": write_answer(answer), "quarantine": quarantine})
 

@@ -25,6 +25,7 @@ _CODES: Mapping[str, Code | AgentCode] = {code.value: code for kind in (Code, Ag
 _TEXT_FIELDS_OF_REFUSED = frozenset(fields_dict(Refused)) - {"code"}
 
 LARGEST_ORDER = 64 << 10  # bytes
+LARGEST_ANNOUNCEMENT = 64 << 20  # bytes: some 300,000 tensors
 
 
 def write_order(order: EngineOrder | Settle) -> dict[str, Any]:
@@ -64,10 +65,10 @@ def read_answer(data: Any) -> Answer:
     return evolve(refused, **{name: body[name] for name in _TEXT_FIELDS_OF_REFUSED if name not in ("reason", "field")})
 
 
-def read_json(raw: bytes) -> dict[str, Any]:
+def read_json(raw: bytes, largest: int = LARGEST_ORDER) -> dict[str, Any]:
     """The JSON object in a request's body; InvalidField for anything else, and for one too large to be meant."""
-    if len(raw) > LARGEST_ORDER:
-        raise InvalidField("body", f"is larger than {LARGEST_ORDER} bytes")
+    if len(raw) > largest:
+        raise InvalidField("body", f"is larger than {largest} bytes")
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
