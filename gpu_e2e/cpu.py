@@ -29,6 +29,7 @@ from gpu_e2e.recording import Recorder
 from gpu_e2e.reference import Reference
 from gpu_e2e.report import write
 from gpu_e2e.story import Facts, tell
+from gpu_e2e.transport import KINDS, Kind, Transport
 from lorafsm.errors import InvalidField
 from lorafsm.events import EngineJoin, OwnerUp
 from lorafsm.identity import VersionKey, lora_name
@@ -66,6 +67,7 @@ class Stage:
     plan: GuardPlan
     base: str
     started_at: str
+    transport: Transport
 
 
 class RunFailed(RuntimeError):
@@ -79,15 +81,16 @@ def _logs(processes: Iterable[EngineProcess]) -> str:
     return f"logs of the engines: {', '.join(str(process.log_path) for process in processes)}"
 
 
-def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def run_demo(out: Path, engines: int, progress: Callable[[str], None], *, transport: str = "torch") -> dict[str, Any]:
     """Run the whole story and return the report, which is also written to `out`.
 
-    Raises InvalidField for a bad number of engines or an `out` that holds foreign files,
+    Raises InvalidField for a bad number of engines, an unknown transport or an `out` that holds foreign files,
     `lorafsm_sglang.EngineStartError`, which names the log, when an engine does not start, and RunFailed, which
     names all logs, when the run could not go on.  Expectations that did not hold are in the report.
     """
     if not 2 <= engines <= MAX_ENGINES:
         raise InvalidField("engines", f"must be 2 to {MAX_ENGINES}: with one engine nothing can be half published")
+    kind = _kind(transport)
     out = out.resolve()
     _clear(out)
     recorder = Recorder()
@@ -110,6 +113,7 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
             plan,
             engines_.fingerprint(model),
             started_at,
+            Transport(kind),
         )
         report = asyncio.run(_run(stage, model, progress))
     except engines_.EngineStartError:
@@ -121,6 +125,13 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None]) -> dict[s
     if not report["ok"]:
         progress(f"not every expectation held; {_logs(processes.values())}")
     return report
+
+
+def _kind(transport: str) -> Kind:
+    for kind in KINDS:
+        if transport == kind:
+            return kind
+    raise InvalidField("transport", f"must be one of {', '.join(KINDS)}")
 
 
 def _clear(out: Path) -> None:
@@ -158,10 +169,19 @@ async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> di
     config = Config(base_fingerprint=stage.base)
     with JournaledRegistry.open(stage.out / _JOURNAL, config, stage.epoch) as host:
         async with engines_.beside(
-            stage.processes, stage.store, stage.base, stage.recorder, clock, stage.incarnations, stage.plan
+            stage.processes,
+            stage.store,
+            stage.base,
+            stage.recorder,
+            clock,
+            stage.incarnations,
+            stage.plan,
+            stage.transport.announcement,
         ) as fleet:
             expectations.expect("engines that proved their guard", sorted(stage.processes), sorted(stage.incarnations))
             driver = Driver(host, fleet.executors, stage.recorder, clock)
+            guards = {name: executor.guarded for name, executor in fleet.executors.items()}
+            stage.transport.connect(driver, guards, stage.recorder)
             for name in fleet.processes:
                 joined = EngineJoin(
                     engine=name, incarnation=stage.incarnations[name], seq=0, base_fingerprint=stage.base, now=clock()
@@ -169,7 +189,9 @@ async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> di
                 driver.apply(joined)
             driver.apply(OwnerUp(owner=OWNER, now=clock()))
             cast = Cast(host, fleet.ports, stage.recorder, stage.epoch, OWNER, clock)
-            facts = await tell(driver, cast, fleet, stage.store, stage.snapshots, expectations, progress)
+            facts = await tell(
+                driver, cast, fleet, stage.transport, stage.store, stage.snapshots, expectations, progress
+            )
             status = await fleet.ports["E0"].status()
             version = status.data.version if isinstance(status, OK) else "unknown"
         expectations.expect("invariants of the final registry", [], list(check(host.registry)))
@@ -213,6 +235,7 @@ def _report(
     ordered = {name: _ordered(recorder, name) for name in calls}
     logged = {name: touched(process.log_path) for name, process in stage.processes.items()}
     expectations.expect("loads and unloads in SGLang's own logs are those ordered", ordered, logged)
+    expectations.expect("buckets that engines armed and received", *_buckets(stage))
     around = sum(c["load_lora_adapter"] + c["unload_lora_adapter"] for c in calls.values())
     expectations.expect("calls of SGLang's ordinary load and unload routes", 0, around)
     expectations.expect("request failures", 0, len(cast.failures))
@@ -224,6 +247,7 @@ def _report(
         "started_at": stage.started_at,
         "duration_s": round(recorder.now(), 3),
         "sglang_version": sglang_version,
+        "transport": stage.transport.kind,
         "engines": [
             {
                 "name": name,
@@ -271,6 +295,16 @@ def _report(
         "separation": {"tolerance": TOLERANCE, "pairs": pairs},
         "errors": errors,
         "environment": _environment(),
+    }
+
+
+def _buckets(stage: Stage) -> tuple[dict[str, int], dict[str, int]]:
+    """How many each engine should have armed and received over all versions, and how many it did."""
+    plans = [stage.transport.plan(snapshot).buckets for snapshot in stage.snapshots.values()]
+    done = [op for op in stage.recorder.operations if op["op"] in ("arm", "bucket") and op["outcome"] == "OK"]
+    names = [f"{engine} {op}" for engine in stage.processes for op in ("arm", "bucket")]
+    return dict.fromkeys(names, sum(plans)), {
+        name: sum(f"{op['engine']} {op['op']}" == name for op in done) for name in names
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from gpu_e2e.recording import Recorder
@@ -20,10 +20,11 @@ from lorafsm.lifecycle import VersionState
 from lorafsm.orders import Order, SendBucket, Unload
 from lorafsm.outcomes import Outcome, Refusal
 from lorafsm.records import Registry
+from lorafsm_asyncio import Send
 from lorafsm_journal import JournaledRegistry
 
 _Name: TypeAlias = tuple[str, str, str]  # kind of order, engine, number or id
-_Running: TypeAlias = dict[_Name, asyncio.Task[Event | None]]
+_Running: TypeAlias = dict[_Name, asyncio.Task[Sequence[Event]]]
 
 _PAUSE_S = 0.1  # before the first repeat; doubled each time, up to
 _LONGEST_PAUSE_S = 2.0
@@ -50,12 +51,14 @@ class Driver:
         recorder: Recorder,
         clock: Callable[[], int],
         *,
+        send: Send | None = None,
         repeats: int = 30,
     ) -> None:
         self.host = host
         self.engines = engines
         self.recorder = recorder
         self.clock = clock
+        self.send = send  # carries out SendBucket; None: engines read the artifact store themselves
         self.repeats = repeats  # of one order without a result: about a minute of pauses
 
     def apply(self, event: Event) -> Outcome:
@@ -104,7 +107,7 @@ class Driver:
                 for order in wanted(self.host.registry):
                     if isinstance(order, Commit | Abort | ClaimReclaim):
                         decided = self.apply(order).ok or decided
-                    elif not isinstance(order, SendBucket):
+                    else:
                         self._start(running, order, unknown)
                 if decided:
                     continue
@@ -112,26 +115,28 @@ class Driver:
                     return
                 done, _ = await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
                 for name in [name for name, task in running.items() if task in done]:
-                    event = running.pop(name).result()
-                    if event is None or isinstance(event, TargetUnknown | ReclaimUnknown):
+                    events = running.pop(name).result()
+                    if all(isinstance(event, TargetUnknown | ReclaimUnknown) for event in events):
                         unknown[name] += 1
-                    if event is not None:
+                    for event in events:
                         self.apply(event)
         finally:
             await asyncio.gather(*running.values(), return_exceptions=True)
 
     def _start(self, running: _Running, order: Order, unknown: Counter[_Name]) -> None:
-        assert not isinstance(order, SendBucket)
         about = getattr(order, "reclaim_id", "") or str(getattr(order, "number", ""))
-        name = (type(order).__name__, order.engine, about)
+        name = (type(order).__name__, getattr(order, "engine", ""), about)
         if name in running:
             return
         if unknown[name] > self.repeats:
-            raise EngineSilent(f"{order.engine} does not say how {name[0]} {about} ended, asked {unknown[name]} times")
+            who = name[1] or "the transport"
+            raise EngineSilent(f"{who} does not say how {name[0]} {about} ended, asked {unknown[name]} times")
         pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** (unknown[name] - 1)) if unknown[name] else 0.0
         running[name] = asyncio.create_task(self._carry_out(order, pause))
 
-    async def _carry_out(self, order: Order, pause_s: float) -> Event | None:
-        assert not isinstance(order, SendBucket)
+    async def _carry_out(self, order: Order, pause_s: float) -> Sequence[Event]:
         await asyncio.sleep(pause_s)
-        return await self.engines[order.engine].carry_out(order)
+        if isinstance(order, SendBucket):
+            return await self.send(order) if self.send is not None else ()
+        event = await self.engines[order.engine].carry_out(order)
+        return () if event is None else (event,)

@@ -16,6 +16,7 @@ from lorafsm.orders import End
 from lorafsm_sglang import EnginePort, EngineProcess, EngineStartError
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.guard import GuardedEngine
+from lorafsm_sglang.guard.client import Announce
 from lorafsm_sglang.guard.fingerprint import base_fingerprint as fingerprint
 from lorafsm_sglang.tiny_model import VOCAB_SIZE
 from lorafsm_torch import ArtifactStore, Replica
@@ -107,6 +108,7 @@ async def beside(
     clock: Callable[[], int],
     incarnations: dict[str, int],
     plan: GuardPlan,
+    announce: Announce,
 ) -> AsyncIterator[Fleet]:
     """Ports and executors of running engines; closed at the end (the processes are the caller's).
 
@@ -116,7 +118,9 @@ async def beside(
     ports = {name: EnginePort(process.url, vocab_size=VOCAB_SIZE) for name, process in processes.items()}
     replicas = {name: Replica(store, plan.hosts / name) for name in processes}
     guarded = {
-        name: GuardedEngine(name, 0, process.url, plan.token, clock, passing=_passing(gates, recorder))
+        name: GuardedEngine(
+            name, 0, process.url, plan.token, clock, passing=_passing(gates, recorder), announce=announce
+        )
         for name, process in processes.items()
     }
     try:

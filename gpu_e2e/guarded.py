@@ -13,9 +13,9 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from gpu_e2e.recording import Recorder
-from lorafsm.events import Event
+from lorafsm.events import Event, Prepared, Ready
 from lorafsm.identity import MANAGED_PREFIX
-from lorafsm.orders import Order
+from lorafsm.orders import Begin, End, Order
 from lorafsm_sglang.guard import AttestationError, GuardedEngine, guard_environment, write_token
 
 MODULE = "lorafsm_sglang.serve"
@@ -56,6 +56,8 @@ class RecordedEngine:
         name = getattr(order, "lora_name", "")
         if not name:
             return event
+        if isinstance(order, Begin) and order.plan.buckets:  # nothing is fetched: the announcement is checked
+            self._note("begin", name, start, isinstance(event, Prepared))
         for done in await self.guarded.operations():
             if done["lora_name"] != name or done["index"] in self._noted:
                 continue
@@ -67,7 +69,13 @@ class RecordedEngine:
             entry["start"], entry["end"] = self.recorder.at(done["start"]), self.recorder.at(done["end"])
             if op == "unload":
                 entry["start"], entry["end"] = start, self.recorder.now()
+        if isinstance(order, End):
+            self._note("end", name, start, isinstance(event, Ready))
         return event
+
+    def _note(self, op: str, name: str, start: float, done: bool) -> None:
+        with self.recorder.operation(self.guarded.engine, op, self.recorder.letters.get(name, name)) as entry:
+            entry["start"], entry["outcome"] = start, "OK" if done else "FAILED"
 
 
 async def proved(guarded: GuardedEngine, base: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
@@ -16,10 +17,10 @@ from gpu_e2e.checks import Expectations
 from gpu_e2e.conversation import Answer, Cast, Conversation, token_ids
 from gpu_e2e.driver import Driver
 from gpu_e2e.fleet import Fleet
+from gpu_e2e.transport import Transport
 from lorafsm.events import ArtifactStored, Commit, Reserve
 from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import TargetState, VersionState
-from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Outcome, Refusal, Reserved
 from lorafsm.reclaimer import next_orders as reclaimer_orders
 from lorafsm.registry.view import may_dispatch
@@ -48,6 +49,7 @@ class Story:
     driver: Driver
     cast: Cast
     fleet: Fleet
+    transport: Transport
     store: ArtifactStore
     snapshots: dict[str, Snapshot]
     expect: Expectations
@@ -99,7 +101,7 @@ class Story:
             Reserve(
                 key=self.key(letter),
                 digest=snapshot.digest,
-                plan=store_plan(),
+                plan=self.transport.plan(snapshot),
                 token=self.tokens[letter],
                 tensors=len(snapshot.manifest.tensors),
                 nbytes=snapshot.manifest.nbytes,
@@ -120,8 +122,9 @@ class Story:
         outcome = self.reserve(letter)
         if not isinstance(outcome, Reserved):
             raise RuntimeError(f"reserve({letter}) was answered {outcome}")
-        await self.stored(letter)
-        state = await self.driver.publish(self.key(letter), self.tokens[letter])
+        with self.transport.attempt(outcome, self.tokens[letter], self.snapshots[letter]):
+            await self.stored(letter)
+            state = await self.driver.publish(self.key(letter), self.tokens[letter])
         recorder.publishing.append((start, recorder.now()))
         return state
 
@@ -254,7 +257,7 @@ class Story:
         self.expect.expect("a session after the commit of C gets", "C", self.people["S_c0"].version)
 
     async def fail_d(self) -> None:
-        """E0 is READY(D), E1's copy is truncated after the reserve: aborted, cleaned on both, nothing changed."""
+        """E0 is READY(D), E1's copy is broken after the reserve: aborted, cleaned on both, nothing changed."""
         for name in ("S_new", "S_new0", "S_b0", "S_b1"):
             self.people[name].close()
         self.expect.expect("B is reclaimed", "RECLAIMED", str(await self.driver.reclaim(self.key("B"))))
@@ -262,7 +265,7 @@ class Story:
         reached, go_on = self.fleet.gates.hold("E1", "verify", "D")
         publication = asyncio.create_task(self.publish("D"))
         await _either(reached, publication)
-        self._truncate_copy("E1", "D")
+        await self._break_copy("E1", "D")
         await self._ready_on_e0("D")
         during = await self._probe_default("S_during")
         go_on.set()
@@ -285,10 +288,15 @@ class Story:
         await self.people[name].turn(SHORT)
         return answer.generation.output_ids if isinstance(answer, Answer) else ()
 
-    def _truncate_copy(self, engine: str, letter: str) -> None:
+    async def _break_copy(self, engine: str, letter: str) -> None:
         """Break this engine's own copy of the version: the fault of this act."""
-        name = self.driver.host.registry.versions[self.key(letter)].lora_name
-        weights = self.fleet.replicas[engine].folder(name) / "adapter_model.safetensors"
+        version = self.driver.host.registry.versions[self.key(letter)]
+        if self.transport.kind == "torch":
+            status = await self.fleet.executors[engine].guarded.status()
+            # Not truncated: the engine has the file mapped, and would die of that.
+            (Path(status["stash"]) / "received" / str(version.number) / "adapter_model.safetensors").unlink()
+            return
+        weights = self.fleet.replicas[engine].folder(version.lora_name) / "adapter_model.safetensors"
         with weights.open("r+b") as file:
             file.truncate(weights.stat().st_size // 2)
 
@@ -311,6 +319,7 @@ async def tell(
     driver: Driver,
     cast: Cast,
     fleet: Fleet,
+    transport: Transport,
     store: ArtifactStore,
     snapshots: dict[str, Snapshot],
     expect: Expectations,
@@ -318,7 +327,7 @@ async def tell(
 ) -> Facts:
     """Play all acts in order."""
     facts = Facts(token_ids("the prefix that S_old and S_new share", PROMPT_TOKENS))
-    story = Story(driver, cast, fleet, store, snapshots, expect, facts, say)
+    story = Story(driver, cast, fleet, transport, store, snapshots, expect, facts, say)
     acts = (
         ("A is published", story.bootstrap),
         ("B is published over A, while S_old generates", story.publish_b_over_a),

@@ -57,6 +57,9 @@ def root(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report.json, report.html, the journal and the logs.")],
     engines: Annotated[int, typer.Option(min=2, max=16, help="How many SGLang engines to start.")] = 2,
+    transport: Annotated[
+        str, typer.Option(help="torch: buckets over torch.distributed; store: engines read the artifact store.")
+    ] = "torch",
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
 ) -> None:
@@ -65,7 +68,7 @@ def demo(
 
     if out.exists() and not out.is_dir():
         raise CliError(f"--out: {out} is a file; name a folder")
-    report = run(out, engines, quiet=quiet, keep_stdout_clean=as_json)
+    report = run(out, engines, transport, quiet=quiet, keep_stdout_clean=as_json)
     if as_json:
         print_json(report)
     else:
