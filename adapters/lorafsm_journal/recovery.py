@@ -7,14 +7,24 @@ from collections.abc import Iterable, Iterator
 from attrs import frozen
 
 from lorafsm import registry as rules
+from lorafsm.events import Event
 from lorafsm.outcomes import Refusal
 from lorafsm.records import Registry, new_registry
-from lorafsm_journal.codec import decode_event, decode_outcome, decode_registry, encode_outcome, encode_registry
+from lorafsm_journal.codec import (
+    decode_event,
+    decode_events,
+    decode_outcome,
+    decode_registry,
+    encode_outcome,
+    encode_registry,
+)
 from lorafsm_journal.errors import JournalCode as Code
 from lorafsm_journal.errors import JournalError, Undecodable
 from lorafsm_journal.rows import REFUSED, Row, read_texts
 from lorafsm_journal.snapshots import Snapshot
 from lorafsm_journal.view import Texts, View
+
+_AT_ONCE = 128
 
 
 @frozen
@@ -118,19 +128,45 @@ def read_row(view: View, texts: Texts) -> Row:
 def _replay(view: View, registry: Registry, rows: Iterable[Texts]) -> tuple[Registry, int]:
     """Step through the accepted events; each must be answered with the text that was journaled."""
     step, accepted = rules.step, 0
-    for number, event_text, outcome_text, _ in rows:
-        if outcome_text.startswith(REFUSED):
-            continue
-        try:
-            event = decode_event(event_text)
-        except Undecodable as error:
-            raise JournalError(Code.JOURNAL_CORRUPT, f"{view.path}: {error}", number) from error
+    for number, outcome_text, event in _accepted(view, rows):
         done = step(registry, event)
         if encode_outcome(done.outcome) != outcome_text:
             raise _diverged(view, number, type(event).__name__, outcome_text, done)
         registry = done.registry
         accepted += 1
     return registry, accepted
+
+
+def _accepted(view: View, rows: Iterable[Texts]) -> Iterator[tuple[int, str, Event]]:
+    """Number, text of the outcome, and event of each accepted row; many are decoded at once."""
+    rows = iter(rows)
+    while True:
+        chunk, fault = _next(rows)
+        events = decode_events([texts[1] for texts in chunk])
+        for at, (number, event_text, outcome_text, _) in enumerate(chunk):
+            try:
+                event = events[at] if events is not None else decode_event(event_text)
+            except Undecodable as error:
+                raise JournalError(Code.JOURNAL_CORRUPT, f"{view.path}: {error}", number) from error
+            yield number, outcome_text, event
+        if fault is not None:
+            raise fault
+        if not chunk:
+            return
+
+
+def _next(rows: Iterator[Texts]) -> tuple[list[Texts], JournalError | None]:
+    """The next accepted rows, and the fault that ended them: it is told after them, so that the first is named."""
+    chunk: list[Texts] = []
+    try:
+        for texts in rows:
+            if not texts[2].startswith(REFUSED):
+                chunk.append(texts)
+                if len(chunk) == _AT_ONCE:
+                    break
+    except JournalError as error:
+        return chunk, error
+    return chunk, None
 
 
 def _diverged(view: View, number: int, event: str, outcome_text: str, done: rules.Step) -> JournalError:

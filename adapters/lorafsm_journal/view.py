@@ -18,6 +18,9 @@ Texts: TypeAlias = tuple[int, str, str, str]
 """Number of a row, text of the event, text of the outcome, check."""
 
 
+_ROWS = "SELECT number, event, outcome, chain FROM entries WHERE number > ? ORDER BY number"
+
+
 class View:
     """Opened for reading only; raises JournalError where the journal does not hold together."""
 
@@ -41,16 +44,19 @@ class View:
         """The rows from `after` on (left out: from the first), each held against the check of the one before,
         which is `chain`; the last against where the journal says that it ends."""
         number, chain = (self.about.base, self.about.anchor) if after is None or chain is None else (after, chain)
-        for row in self._rows(number):
-            number += 1
-            if not type(row[1]) is type(row[2]) is type(row[3]) is str:
-                raise self._corrupt("not what was written", number)
-            if row[0] != number:
-                raise self._corrupt("the row is missing", number)
-            chain = link(chain, row[1], row[2])
-            if chain != row[3]:
-                raise self._corrupt("not what was written", number)
-            yield row
+        try:
+            for row in self._db.execute(_ROWS, (number,)):
+                number += 1
+                if not type(row[1]) is type(row[2]) is type(row[3]) is str:
+                    raise self._corrupt("not what was written", number)
+                if row[0] != number:
+                    raise self._corrupt("the row is missing", number)
+                chain = link(chain, row[1], row[2])
+                if chain != row[3]:
+                    raise self._corrupt("not what was written", number)
+                yield row
+        except database.FAULTS as error:
+            raise database.meaning(self.path, error, number + 1) from error
         if number < self.head.number:
             raise self._corrupt(f"the row is missing, and all up to {self.head.number}", number + 1)
         if number > self.head.number:
@@ -122,17 +128,6 @@ class View:
             return snapshot.chain == self.check_of(snapshot.number)
         except JournalError:
             return False
-
-    def _rows(self, after: int) -> Iterator[tuple[int, str, str, str]]:
-        number = after
-        try:
-            for row in self._db.execute(
-                "SELECT number, event, outcome, chain FROM entries WHERE number > ? ORDER BY number", (after,)
-            ):
-                yield row
-                number = row[0]
-        except database.FAULTS as error:
-            raise database.meaning(self.path, error, number + 1) from error
 
     def _corrupt(self, what: str, number: int) -> JournalError:
         return JournalError(

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from tests.benchmarks import actor, guard, kv, libraries, memory, searching, steps
+from tests.benchmarks import actor, guard, journal, kv, libraries, memory, searching, steps
 from tests.benchmarks.figures import Figure, Goal, as_table, write_json
 from tests.benchmarks.sizes import FULL, TINY
 
@@ -23,6 +23,7 @@ TOPICS: Mapping[str, ModuleType] = {
     "memory": memory,
     "searching": searching,
     "kv": kv,
+    "journal": journal,
     "actor": actor,
 }
 
