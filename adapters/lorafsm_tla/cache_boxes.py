@@ -37,6 +37,9 @@ SAID: Mapping[str, tuple[tuple[V, int], ...]] = {
 }
 """What a registry may say of a version and its session refs."""
 
+NAMING_A_NODE = ("Lock", "Register", "Aborted")
+TAKING_NODES = ("Unlock", "Evict", "Flush", "Discard", "Reclaim")
+
 Call: TypeAlias = tuple[Any, ...]
 """The specification's name of an action, and the arguments."""
 
@@ -132,11 +135,11 @@ class World:
 
     def do(self, call: Call) -> bool:
         """Carry it out; whether it was not refused."""
-        before = nodes_of(self.cache)
+        before = nodes_of(self.cache) if call[0] in (*NAMING_A_NODE, *TAKING_NODES) else {}
         done = self._do(call, before)
-        left = nodes_of(self.cache)
-        self.gone = next((node for name, node in before.items() if name not in left), self.gone)
-        return bool(done)
+        if call[0] in TAKING_NODES:
+            self.gone = next((node for node in before.values() if node.parent is None), self.gone)
+        return done
 
     def _do(self, call: Call, nodes: Mapping[Name, Node]) -> bool:
         cache = self.cache
@@ -212,9 +215,7 @@ def walk_cache(
     return Graph(frozenset({first}), steps)
 
 
-def _futures(
-    state: State, way: tuple[Call, ...], at: Callable[[tuple[Call, ...]], World]
-) -> list[tuple[Call, State]]:
+def _futures(state: State, way: tuple[Call, ...], at: Callable[[tuple[Call, ...]], World]) -> list[tuple[Call, State]]:
     world = at(way)
     assert world.image() == state
     assert check(world.cache) == [], way

@@ -1,4 +1,4 @@
-"""`cache_as_tla(cache, now, pins, names)`: a session cache as the state of SessionRefs.tla.  The whole map is in this file.
+"""`cache_as_tla(cache, now, pins, names)`: a session cache as the state of SessionRefs.tla.  The map is in this file.
 
 What the specification leaves out, and why no guard can tell:
 
@@ -74,9 +74,7 @@ def cache_as_tla(cache: SessionCache, now: int, pins: Mapping[str, Lock], names:
     return {
         "tree": _tuple([_node(name) for name in nodes_of(cache)]),
         "pins": {pin: _node(name_of(pins[pin].node)) if pin in pins else NO_NODE for pin in names.pins},
-        "sessions": {
-            text_of(_tuple([key.owner, key.sequence])): _session(cache, key, now) for key in names.sessions
-        },
+        "sessions": {text_of(_tuple([key.owner, key.sequence])): _session(cache, key, now) for key in names.sessions},
         "standing": {str(version): _standing(cache, VersionKey(EPOCH, version)) for version in names.versions},
     }
 

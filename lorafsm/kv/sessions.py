@@ -52,7 +52,8 @@ class Sessions:
         self.live: dict[SessionKey, Live] = {}
         self._closed: dict[tuple[str, str], Ranges] = {}
         self._ended: set[tuple[str, str]] = set()
-        self._wheel: Wheel[Live] = Wheel(max(1, ttl // 64))
+        width = max(1, ttl // 64)
+        self._wheel: Wheel[Live] = Wheel(width, ttl // width + 2)
 
     def is_closed(self, key: SessionKey) -> bool:
         """Whether this lifecycle is over, for ever."""

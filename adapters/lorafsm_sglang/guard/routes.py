@@ -15,7 +15,7 @@ import asyncio
 import hmac
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -44,12 +44,16 @@ _HTTP_SERVER = "sglang.srt.entrypoints.http_server"
 
 def install(guard: LoraGuard) -> bool:
     """Put the routes before SGLang's own, if this process has an HTTP server at all (`Engine` has none)."""
-    server = sys.modules.get(_HTTP_SERVER)
-    if server is None:
+    if _HTTP_SERVER not in sys.modules:
         return False
-    server.app.router.routes[0:0] = routes(guard)
+    put_first(routes(guard))
     read_model_names()
     return True
+
+
+def put_first(own: Sequence[Route]) -> None:
+    """Before SGLang's own, so that no route of its own can hide these."""
+    sys.modules[_HTTP_SERVER].app.router.routes[0:0] = own
 
 
 def read_model_names() -> None:
@@ -72,7 +76,7 @@ def routes(guard: LoraGuard) -> list[Route]:
     handlers = Handlers(guard)
 
     def route(path: str, handler: Handler, method: str) -> Route:
-        return Route(path, _with_token(guard.settings.token, handler), methods=[method])
+        return Route(path, with_token(guard.settings.token, handler), methods=[method])
 
     return [
         route("/lorafsm/attestation", handlers.attestation, "GET"),
@@ -85,7 +89,8 @@ def routes(guard: LoraGuard) -> list[Route]:
     ]
 
 
-def _with_token(token: str, handler: Handler) -> Handler:
+def with_token(token: str, handler: Handler) -> Handler:
+    """The handler behind the token (constant-time compare); bad input ends as 400 with a code."""
     wanted = token.encode()
 
     async def checked(request: Request) -> JSONResponse:

@@ -11,8 +11,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from sglang.srt.managers.io_struct import (
+    CloseSessionReqInput,
     LoadLoRAAdapterFromTensorsReqOutput,
     LoadLoRAAdapterReqOutput,
+    OpenSessionReqInput,
     UnloadLoRAAdapterReqOutput,
 )
 
@@ -20,6 +22,7 @@ from lorafsm.identity import is_managed
 from lorafsm_sglang.guard.admission import GuardCode, RequestRefused, is_managed_request
 from lorafsm_sglang.guard.configuration import SETTINGS
 from lorafsm_sglang.guard.guard import LoraGuard
+from lorafsm_sglang.guard.session_cache import SessionCache, why_off
 from lorafsm_sglang.guard.settings import GuardSettings
 from lorafsm_sglang.guard.versions import Supported
 
@@ -48,16 +51,21 @@ def guarded(base: Any, settings: GuardSettings, supported: Supported) -> Any:
 
     class GuardedTokenizerManager(base):  # type: ignore[misc]
         lora_guard: LoraGuard
+        session_cache: SessionCache
         lora_ref_cache: dict[str, Any]
 
         def __init__(self, server_args: Any, port_args: Any, *args: Any, **more: Any) -> None:
             self._guard_arguments = server_args
             super().__init__(server_args, port_args, *args, **more)
             from lorafsm_sglang.guard.routes import install
+            from lorafsm_sglang.guard.session_cache import install_sessions
 
-            install(self.lora_guard)
+            if install(self.lora_guard):
+                install_sessions(self.session_cache, settings.token)
 
         def init_lora(self) -> None:
+            from sglang import __version__ as sglang_version
+
             from lorafsm_torch import ArtifactStore, Replica
 
             super().init_lora()
@@ -68,12 +76,15 @@ def guarded(base: Any, settings: GuardSettings, supported: Supported) -> Any:
             self.lora_guard = LoraGuard(
                 self, settings, configuration_of(self._guard_arguments), source, listing=supported.lists_by_unload
             )
+            off = why_off(sglang_version, self._guard_arguments)
+            self.session_cache = SessionCache(off, self._open_in_cache, self._close_in_cache)
             self._guard_calls: set[asyncio.Task[Any]] = set()
 
         # -- requests ---------------------------------------------------------------------------------
 
         def generate_request(self, obj: Any, request: Any = None) -> Any:
             self.lora_guard.check(obj)
+            self.session_cache.check(obj)
             return super().generate_request(obj, request)
 
         async def _resolve_lora_path(self, obj: Any) -> None:
@@ -102,13 +113,21 @@ def guarded(base: Any, settings: GuardSettings, supported: Supported) -> Any:
 
         # -- sessions ---------------------------------------------------------------------------------
 
+        async def _open_in_cache(self, engine_id: str) -> Any:
+            return await super().open_session(OpenSessionReqInput(capacity_of_str_len=0, session_id=engine_id))
+
+        async def _close_in_cache(self, engine_id: str) -> None:
+            await super().close_session(CloseSessionReqInput(session_id=engine_id))
+
         async def open_session(self, obj: Any, request: Any = None) -> Any:
+            self.session_cache.check_foreign(obj.session_id)
             session = await super().open_session(obj, request)
             if session is not None:
                 self.lora_guard.sessions.close(session)  # an earlier session of this id timed out
             return session
 
         async def close_session(self, obj: Any, request: Any = None) -> Any:
+            self.session_cache.check_foreign(obj.session_id)
             self.lora_guard.sessions.close(obj.session_id)
             return await super().close_session(obj, request)
 
