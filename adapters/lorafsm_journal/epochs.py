@@ -78,13 +78,14 @@ class Epochs:
             )
 
     def record(self, seen: Begun) -> None:
-        """Note how far a journal goes; a new epoch becomes the last.  Durable when it returns."""
+        """Note how far a journal goes; a new epoch becomes the last.  Durable when it returns.  What an earlier writer
+        saw takes nothing back."""
         begun = self._read()
-        if seen.epoch in {entry.epoch for entry in begun}:
-            begun = [seen if entry.epoch == seen.epoch else entry for entry in begun]
-        else:
-            begun.append(seen)
-        self._write(begun)
+        known = next((entry for entry in begun if entry.epoch == seen.epoch), None)
+        if known is None:
+            self._write([*begun, seen])
+        elif (seen.writer, seen.rows) > (known.writer, known.rows):
+            self._write([seen if entry is known else entry for entry in begun])
 
     def _read(self) -> list[Begun]:
         try:

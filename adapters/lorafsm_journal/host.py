@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from lorafsm import registry as rules
+from lorafsm.errors import LoraFsmError
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome
 from lorafsm.records import Config, Registry
 from lorafsm.registry import Step
-from lorafsm_journal.errors import JournalError
 from lorafsm_journal.journal import Journal
 from lorafsm_journal.writer import Level
 
@@ -37,7 +37,7 @@ class JournaledRegistry:
     def __init__(self, journal: Journal, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         found = journal.recovered()
         self.journal = journal
-        self.snapshot_fault: JournalError | None = None
+        self.snapshot_fault: LoraFsmError | None = None
         self._registry = found.registry
         self._turn = threading.Lock()
         self._every = self._due = snapshot_every
@@ -125,7 +125,7 @@ class JournaledRegistry:
     def _snapshot(self) -> None:
         try:
             size = self.journal.snapshot(self._registry)
-        except JournalError as error:
+        except LoraFsmError as error:  # the batch is in the journal: nobody may be told otherwise
             self.snapshot_fault = error
             self._due = self._since + self._every
             return

@@ -17,7 +17,7 @@ from lorafsm.lifecycle import VersionState
 from lorafsm.outcomes import Code, Done, Refusal
 from lorafsm.records import Config, Registry, new_registry
 from lorafsm.registry import Step
-from lorafsm_journal import Journal, JournalCode, JournaledRegistry, JournalError, Level, Malformed, Undecodable
+from lorafsm_journal import Journal, JournalCode, JournaledRegistry, JournalError, Malformed, Undecodable
 from lorafsm_journal.rows import link
 from tests.adapters.journal_stories import CONFIG, EPOCH, life, session
 
@@ -102,55 +102,6 @@ def test_the_caller_gets_the_effects(path: Path):
         for event in life():
             expected = rules.step(host.registry, event)
             assert host.step(event) == expected
-
-
-# Batches
-
-
-def test_a_batch_is_one_commit_and_each_event_has_its_outcome(path: Path):
-    events = [*life()[:2], REFUSED, *life()[2:]]
-    with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
-        outcomes = host.apply_all(events)
-        registry = host.registry
-        assert [row.outcome for row in host.journal.rows()] == list(outcomes)
-        assert host.apply_all(()) == ()
-    assert [outcome.ok for outcome in outcomes] == [event is not REFUSED for event in events]
-    one_by_one = new_registry(EPOCH, CONFIG)
-    for event in events:
-        one_by_one = rules.step(one_by_one, event).registry
-    assert registry == one_by_one
-    with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
-        assert host.registry == registry
-
-
-def test_a_batch_that_cannot_be_written_has_not_happened(path: Path):
-    with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
-        before = host.registry
-        host.journal._writer._db.execute("PRAGMA max_page_count = 1")
-        batch = [OwnerUp(owner="o1"), *(Open(session=session(n), label="x" * 500) for n in range(100))]
-        assert code_of(lambda: host.apply_all(batch))[0] == JournalCode.JOURNAL_UNWRITABLE
-        assert host.registry is before
-        assert len(host.journal) == 0
-        assert list(host.journal.rows()) == []
-
-
-@pytest.mark.parametrize(("level", "waits"), [("process", 1), (Level.POWER, 2)])
-def test_a_level_says_what_a_commit_waits_for(path: Path, level: str, waits: int):
-    with JournaledRegistry.open(path, CONFIG, EPOCH, level) as host:
-        synchronous = lambda: host.journal._writer._db.execute("PRAGMA synchronous").fetchone()[0]  # noqa: E731
-        assert host.apply(OwnerUp(owner="o1")).ok
-        assert synchronous() == waits
-        assert not host.apply(REFUSED).ok
-        assert synchronous() == 1, "a refusal is not waited for"
-        host.apply_all([REFUSED, OwnerUp(owner="o2")])
-        assert synchronous() == waits
-
-
-def test_an_unknown_level_is_refused_before_a_file_is_made(path: Path):
-    with pytest.raises(InvalidField) as caught:
-        Journal.open(path, CONFIG, EPOCH, "none")
-    assert caught.value.field == "level"
-    assert not path.exists()
 
 
 # Refusals

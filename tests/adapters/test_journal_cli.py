@@ -9,7 +9,9 @@ import pytest
 from lorafsm.events import BindFirst
 from lorafsm.identity import SessionKey
 from lorafsm_cli.main import app
+from lorafsm_cli.one_line import CliError
 from lorafsm_journal import Journal, JournaledRegistry
+from lorafsm_tla.trace import read_story
 from tests.adapters.journal_stories import CONFIG, EPOCH, life
 
 ROWS = len(life()) + 1
@@ -133,6 +135,12 @@ def test_compact(run, plain: Path):
         code, out, err = run("compact", plain)
         assert (code, out) == (1, "")
         assert err.startswith("lorafsm: JOURNAL_LOCKED")
+
+
+def test_a_compacted_journal_has_no_trace_to_check(run, plain: Path):
+    assert run("compact", plain)[0] == 0
+    with pytest.raises(CliError, match="was compacted"):
+        read_story(plain)
 
 
 def test_compact_verifies_first_unless_told_to_trust_the_snapshot(run, tmp_path: Path):

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from lorafsm.events import OwnerUp
 from lorafsm.records import Registry, new_registry
 from lorafsm.registry import step
-from lorafsm_journal import Journal, JournalCode, JournaledRegistry, JournalError, Row, cut
+from lorafsm_journal import (
+    Journal,
+    JournalCode,
+    JournaledRegistry,
+    JournalError,
+    Row,
+    cut,
+    encode_event,
+    encode_outcome,
+)
+from lorafsm_journal.rows import link
 from tests.adapters.journal_stories import CONFIG, EPOCH, life
 
 EVENTS = life()
@@ -191,6 +201,54 @@ def _read(journal: Journal) -> list[Row]:
     return rows
 
 
+def forge(path: Path, texts: list[tuple[str, str]]) -> None:
+    """Rows that were never written by a journal, with checks that are right."""
+    Journal.open(path, CONFIG, EPOCH).close()
+    db = sqlite3.connect(path)
+    [chain] = db.execute("SELECT chain FROM head").fetchone()
+    for number, (event, outcome) in enumerate(texts, 1):
+        chain = link(chain, event, outcome)
+        db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (number, event, outcome, chain))
+        db.execute("UPDATE head SET number = ?, chain = ?", (number, chain))
+    db.commit()
+    db.close()
+
+
+def written(count: int) -> list[tuple[str, str]]:
+    return [
+        (encode_event(event), encode_outcome(step(state, event).outcome))
+        for event, state in zip(EVENTS[:count], STATES, strict=False)
+    ]
+
+
+FOREIGN = '{"System":{"command":"ls"}}', '{"Done":{}}'
+SPLIT = written(1)[0][0][:-1], '{"Done":{}}'  # with its neighbour it would be a list of two
+OTHERWISE = written(1)[0][0], '{"Done":{}}'
+
+
+@pytest.mark.parametrize(
+    ("at", "texts", "code"),
+    [
+        (1, FOREIGN, "JOURNAL_CORRUPT"),
+        (5, FOREIGN, "JOURNAL_CORRUPT"),
+        (3, SPLIT, "JOURNAL_CORRUPT"),
+        (2, OTHERWISE, "JOURNAL_DIVERGED"),
+        (9, (written(1)[0][0] + " ", written(1)[0][1]), "JOURNAL_CORRUPT"),
+        (4, (written(1)[0][0], "torn"), "JOURNAL_CORRUPT"),
+    ],
+)
+def test_a_row_that_no_journal_wrote_is_named_though_its_check_is_right(
+    path: Path, at: int, texts: tuple[str, str], code: str
+):
+    rows = written(10)
+    rows[at - 1] = texts
+    rows[9:] = [FOREIGN]  # a later fault, which is not to be the one that is named
+    forge(path, rows)
+    for call in (lambda: JournaledRegistry.open(path, CONFIG, EPOCH), lambda: Journal.read(path).verify()):
+        error = error_of(call)
+        assert (error.code, error.row) == (code, at)
+
+
 @pytest.mark.parametrize("text", ["epoch = 'e9'", "id = 'other'", "config = replace(config, '30000', '30001')"])
 def test_what_a_journal_says_of_itself_is_checked_too(path: Path, text: str):
     write(path)
@@ -208,6 +266,20 @@ def test_where_it_ends_is_checked_too(path: Path, head: str):
 
 
 # Cutting
+
+
+@given(row=st.integers(1, LAST))
+@settings(max_examples=30, deadline=None)
+def test_what_is_kept_is_the_state_before_the_damage(files: Files, row: int):
+    with TemporaryDirectory() as folder:
+        path, new = Path(folder) / "journal", Path(folder) / "kept"
+        path.write_bytes(files["plain"])
+        alter(path, f"UPDATE entries SET outcome = 'torn' WHERE number = {row}")
+        assert cut(path, row, new, drop_following=True).kept == row - 1
+        with JournaledRegistry.open(new, CONFIG, EPOCH, snapshot_every=0) as host:
+            assert host.registry == STATES[row - 1]
+            assert all(host.apply(event).ok for event in EVENTS[row - 1 :])
+            assert host.registry == STATES[-1]
 
 
 def test_a_damaged_last_row_is_cut(path: Path, tmp_path: Path):

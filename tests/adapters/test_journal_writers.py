@@ -75,6 +75,15 @@ def test_a_fenced_writer_keeps_no_snapshot(path: Path):
         assert second.journal.verify().snapshots == ()
 
 
+def test_what_an_earlier_writer_saw_takes_nothing_back(path: Path):
+    first = opened(path)
+    break_lock(path)
+    opened(path).close()
+    first.close()  # it never wrote, and so never learnt that it was fenced
+    assert json.loads(path.with_name(path.name + ".epochs").read_text())["epochs"][0]["writer"] == 2
+    opened(path).close()
+
+
 @pytest.mark.parametrize("successor", [True, False])
 def test_a_writer_whose_file_was_replaced_tells_nothing_that_is_not_in_it(path: Path, successor: bool):
     with opened(path) as first:
