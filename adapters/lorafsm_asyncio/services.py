@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
 from lorafsm_asyncio.client import RegistryClient
 from lorafsm_asyncio.errands import Executor
@@ -22,6 +22,7 @@ async def run_services(
     client: RegistryClient,
     epoch: str,
     seats: Sequence[Seat],
+    engines: MutableMapping[str, Executor] | None = None,
     *,
     clock: Callable[[], int] = monotonic_ms,
     notify: Notify = log_notice,
@@ -29,15 +30,16 @@ async def run_services(
 ) -> None:
     """Watch the seats, stand by for dead publishers, reclaim, repair; until cancelled.
 
+    `engines` is kept pointing at the live processes, for whoever in this process settles requests or publishes.
     A service that breaks is named (SERVICE_FAILED) and started again: each goes on from the registry.  Several
     processes may run this; orders are idempotent, and the registry decides.
     """
-    engines: dict[str, Executor] = {}
+    live: MutableMapping[str, Executor] = {} if engines is None else engines
     services: dict[str, Callable[[], Awaitable[None]]] = {
-        "watcher": lambda: Watcher(client, epoch, seats, engines, clock=clock, notify=notify, told=told).run(),
-        "publisher": lambda: Publisher(client, engines, clock=clock, notify=notify, told=told).run(),
-        "reclaimer": lambda: Reclaimer(client, engines, clock=clock, notify=notify, told=told).run(),
-        "repairer": lambda: Repairer(client, engines, clock=clock, notify=notify, told=told).run(),
+        "watcher": lambda: Watcher(client, epoch, seats, live, clock=clock, notify=notify, told=told).run(),
+        "publisher": lambda: Publisher(client, live, clock=clock, notify=notify, told=told).run(),
+        "reclaimer": lambda: Reclaimer(client, live, clock=clock, notify=notify, told=told).run(),
+        "repairer": lambda: Repairer(client, live, clock=clock, notify=notify, told=told).run(),
     }
 
     async def keep_running(name: str) -> None:

@@ -62,10 +62,12 @@ class Stage:
         return await self.client.inner.apply(event)
 
     async def until(self, condition: Callable[[], bool], within_s: float = 600.0) -> None:
-        """Wait in virtual time."""
+        """Wait in virtual time, looking less and less often."""
+        pause = 0.01
         async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110 - virtual time costs nothing, and conditions are the registry's
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(pause)
+                pause = min(0.25, pause * 1.1)
 
     # -- the fleet --------------------------------------------------------------------------------------
 

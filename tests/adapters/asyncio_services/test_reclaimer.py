@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from lorafsm.events import ClaimReclaim, ConfirmReclaim
+from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import UnloadState
 from lorafsm.orders import Unload
 from lorafsm.outcomes import Committed
@@ -14,7 +15,7 @@ from lorafsm_asyncio import EngineSilent, Reclaimer, Refused
 from lorafsm_asyncio.reclaimer import holders
 from tests.adapters.asyncio_services.agent_process import EngineClient
 from tests.adapters.asyncio_services.fault_injection import Fault
-from tests.adapters.asyncio_services.stage import A, B, C, D, Stage, name_of, stage
+from tests.adapters.asyncio_services.stage import EPOCH, A, B, C, Stage, name_of, stage
 from tests.adapters.asyncio_services.virtual_time import now_ms, virtually
 
 
@@ -143,29 +144,43 @@ def test_a_lost_unload_reply_is_asked_for_again_and_unloads_once():
     virtually(story())
 
 
-def test_one_unconfirmed_unload_blocks_its_own_slot_only():
-    """E1 hangs: A keeps its slot, B is published and, later, reclaimed on E0; nothing needs a redeploy."""
+def test_one_unconfirmed_unload_blocks_its_own_slot_and_no_later_publication():
+    """A request of A never ends on E0; B, C, D and E are published and reclaimed, without a redeploy."""
 
     async def story() -> None:
-        async with stage(capacity=2, publish_past_lost=True) as s:
-            s.on(reclaimer(s, stuck_after_ms=30_000).run())
-            await s.publish(B)
+        async with stage(capacity=3, engine_slots=4) as s:
+            s.on(reclaimer(s).run())
+            s.hosts["E0"].running().admit("leaked:0", name_of(A))
+            for number in range(2, 6):
+                key = VersionKey(EPOCH, number)
+                assert isinstance(await s.publish(key), Committed)
+                await s.until(lambda: len(s.r.slots) == 2)
+                assert s.state(A) in ("RETIRED", "RECLAIMING")
+            assert s.state(A) == "RECLAIMING"
+            s.hosts["E0"].running().end("leaked:0")
             await s.until(lambda: s.state(A) == "RECLAIMED")
+            assert unloads(s) == [1, 1]
+
+    virtually(story())
+
+
+def test_while_an_engine_hangs_sessions_go_on_and_the_refusal_names_what_holds_the_slot():
+    async def story() -> None:
+        async with stage() as s:
+            s.on(reclaimer(s, stuck_after_ms=30_000).run())
             binder = await s.binder()
             s.on(binder.run())
-            old = binder.open()
-            await binder.ensure(old)
-            await s.publish(C)
+            await s.publish(B)
             s.hosts["E1"].running().hung = True
-            await binder.close_and_release(old)
             await asyncio.sleep(120)
-            assert s.state(B) == "RECLAIMING"
+            assert s.state(A) == "RECLAIMING"
             assert "RECLAIM_STUCK" in s.codes()
-            refused = await s.reserve(D)
-            assert (refused.code, [str(b.key) for b in refused.blockers]) == ("CAPACITY_ERROR", [str(B), str(C)])
-            assert (await binder.ensure(binder.open())).key == C, "sessions go on"
+            refused = await s.reserve(C)
+            assert (refused.code, [b.key for b in refused.blockers]) == ("CAPACITY_ERROR", [A, B])
+            assert "E1" in str(refused.blockers[0])
+            assert (await binder.ensure(binder.open())).key == B
             s.hosts["E1"].running().hung = False
-            await s.until(lambda: s.state(B) == "RECLAIMED")
+            await s.until(lambda: s.state(A) == "RECLAIMED")
 
     virtually(story())
 
