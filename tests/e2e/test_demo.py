@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,17 @@ def _everything_is_installed() -> None:
         pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
 
 
+def demo_in(scratch: Path, *options: str) -> Run:
+    """One run of the command."""
+    out = scratch / "out"
+    program = "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
+    return watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json", *options], out, scratch)
+
+
 @pytest.fixture(scope="session")
 def run(_everything_is_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """`lorafsm demo --json`, once."""
-    scratch = tmp_path_factory.mktemp("demo")
-    out = scratch / "out"
-    program = "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
-    return watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json"], out, scratch)
+    return demo_in(tmp_path_factory.mktemp("demo"))
 
 
 def test_it_exits_with_0_and_prints_its_report(run: Run):
@@ -140,7 +145,29 @@ def test_a_broken_version_left_nothing_behind(run: Run):
     done = [(row["phase"], row["engine"]) for row in run.report["phases"] if row["version"] == "D"]
     assert ("probe", "E0") in done
     assert ("unload", "E0") in done
-    assert ("load", "E1") not in done, "a truncated copy reached the engine"
+    assert ("load", "E1") not in done, "a broken copy reached the engine"
+
+
+def test_every_version_came_in_buckets_that_both_engines_had_armed(run: Run):
+    assert run.report["transport"] == "torch"
+    done = Counter((row["version"], row["phase"], row["engine"]) for row in run.report["phases"])
+    for version in "ABCD":
+        for engine in ("E0", "E1"):
+            times = [done[version, phase, engine] for phase in ("begin", "arm", "bucket", "end")]
+            assert times == [1, 3, 3, 1], (version, engine)
+    for op in run.report["operations"]:
+        if op["op"] == "bucket":
+            others = [o for o in run.report["operations"] if o["op"] == "arm" and o["version"] == op["version"]]
+            assert all(o["end"] <= op["end"] for o in others if o["bucket"] == op["bucket"])
+
+
+def test_through_the_artifact_store_the_story_is_the_same(tmp_path: Path):
+    stored = demo_in(tmp_path, "--transport", "store")
+    assert stored.status == 0, stored.stderr
+    assert [row["name"] for row in stored.report["expectations"] if not row["ok"]] == []
+    phases = {row["phase"] for row in stored.report["phases"]}
+    assert phases == {"begin", "verify", "load", "probe", "end", "unload"}
+    assert left(stored) == []
 
 
 def test_versions_differ_and_answers_agree_with_the_reference(run: Run):

@@ -61,6 +61,12 @@ def test_the_number_of_engines_is_bounded_before_anything_is_written(tmp_path: P
     assert tree(tmp_path) == {}
 
 
+def test_an_unknown_transport_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(InvalidField, match="torch, store"):
+        cpu.run_demo(tmp_path / "out", 2, print, transport="carrier pigeon")
+    assert tree(tmp_path) == {}
+
+
 class Process:
     """Stands in for an engine's process; counts how often it was stopped."""
 
