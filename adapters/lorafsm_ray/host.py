@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 from attrs import evolve
 
 from lorafsm.events import EVENTS, Event, Recovered
-from lorafsm.outcomes import Outcome
-from lorafsm.registry import Step
+from lorafsm.outcomes import Code, Outcome
+from lorafsm.records import Registry
 from lorafsm.status import status
 from lorafsm_asyncio.questions import Question, answer
 from lorafsm_journal import JournaledRegistry
@@ -40,7 +40,7 @@ class RegistryHost:
         self.clock = clock if clock is not None else Clock(self._journaled.registry.now)
         self.since = self.clock()
         self.last: deque[Happened] = deque(maxlen=LAST_EVENTS)
-        self.counts: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, Code]] = Counter()
         self.hook_errors = 0
         # Every accepted event has a row, so after a restart this is never less than what it was before.
         self.accepted = len(self._journaled.journal)
@@ -52,7 +52,7 @@ class RegistryHost:
                 raise
 
     @property
-    def registry(self) -> Any:
+    def registry(self) -> Registry:
         """The state, an immutable value."""
         return self._journaled.registry
 
@@ -71,7 +71,11 @@ class RegistryHost:
             changed = done.registry is not before
             before = done.registry
             self.accepted += changed
-            self._tell(event, done, now, changed)
+            self.counts[type(event).__name__, done.outcome.code] += 1
+            if self._hook is not None:
+                self._tell(Seen(event, done.outcome, changed))
+        shown = [*zip(stamped, steps, strict=True)][-LAST_EVENTS:]
+        self.last += [Happened(now, type(event).__name__, str(done.outcome.code)) for event, done in shown]
         return tuple([done.outcome for done in steps])
 
     def ask(self, question: Question[T]) -> T:
@@ -87,7 +91,7 @@ class RegistryHost:
             name=self.settings.name,
             status=status(self._journaled.registry, self.clock()),
             last=tuple(self.last),
-            counts=tuple((event, code, count) for (event, code), count in sorted(self.counts.items())),
+            counts=tuple((event, code.value, count) for (event, code), count in sorted([*self.counts.items()])),
             accepted=self.accepted,
             hook_errors=self.hook_errors,
             journal=self.settings.journal,
@@ -103,14 +107,10 @@ class RegistryHost:
         """Close the journal; may be called again."""
         self._journaled.close()
 
-    def _tell(self, event: Event, done: Step, now: int, changed: bool) -> None:
-        name, code = type(event).__name__, str(done.outcome.code)
-        self.last.append(Happened(now, name, code))
-        self.counts[name, code] += 1
-        if self._hook is None:
-            return
+    def _tell(self, seen: Seen) -> None:
+        assert self._hook is not None
         try:
-            self._hook(Seen(event, done.outcome, changed))
+            self._hook(seen)
         except Exception:
             self.hook_errors += 1
             if self.hook_errors == 1:

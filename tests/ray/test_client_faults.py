@@ -18,11 +18,13 @@ from lorafsm_asyncio.refusals import Refused, require
 from lorafsm_ray import AsyncClient, Patience, RegistryActor
 from lorafsm_ray.coalesce import Coalescer
 from lorafsm_ray.patience import Tries
+from lorafsm_tla.trace import check_journal
 from tests.adapters.journal_stories import ENGINES, EPOCH, life
 from tests.ray.local import TickingClock, local_actor
 from tests.ray.local import settings as settings_in
 from tests.ray.lossy import Fault, LocalCalls, LossyCalls
 from tests.ray.programs import publisher, require_story_was_told, shard
+from tests.spec.test_tla_trace import needs_tlc
 
 QUICK = Patience(deadline_s=20, try_s=5, pause_s=0.0001, longest_pause_s=0.001)
 FAULTS = st.lists(st.sampled_from(Fault), max_size=80)
@@ -57,7 +59,13 @@ def test_losses_duplicates_delays_and_restarts_do_nothing_twice(faults: list[Fau
 
 @pytest.mark.parametrize("fault", Fault)
 def test_one_fault_at_every_call(tmp_path: Path, fault: Fault):
-    asyncio.run(deployment(tmp_path, [fault, Fault.NONE] * 200, [], coalesce=False))
+    asyncio.run(deployment(tmp_path, [fault, Fault.NONE] * 60, [], coalesce=False))
+
+
+@needs_tlc
+def test_tlc_accepts_the_journal_of_a_deployment_with_every_fault(tmp_path: Path):
+    asyncio.run(deployment(tmp_path, [*Fault] * 4, [0, 1, 2, 3] * 10, coalesce=True))
+    assert "are a behaviour of LoraRegistry.tla" in check_journal(tmp_path / "local.journal")
 
 
 async def test_every_event_given_again_is_answered_as_the_first_time(tmp_path: Path):

@@ -96,6 +96,7 @@ async def killed_at_work(started, tmp_path: Path) -> Path:
             while seen < accepted:
                 seen = await client.changed(seen, 5.0)
             os.kill((await client.live()).pid, signal.SIGKILL)
+        await client.live()  # it is back
 
     _, _, *bound = await asyncio.gather(
         killer(connect("work", LONG)),
