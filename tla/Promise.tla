@@ -89,6 +89,14 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
+\* A slot does not stay taken for ever by what nobody can use, even if nobody asks for it.
+FreeOne(v) == \E F \in SUBSET slots : v \in F /\ Free(F)
+Fairness   == \A v \in Version : WF_vars(FreeOne(v))
+FairSpec   == Spec /\ Fairness
+
+\* The same without a word on actions: FreeOne(v) can happen while v has a slot and no use, and ends that.
+SlotsComeFree == \A v \in Version : []<>(v \notin slots \/ CanUse(v))
+
 -----------------------------------------------------------------------------
 (* So it holds, always: *)
 
