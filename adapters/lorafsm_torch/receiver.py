@@ -66,7 +66,8 @@ class Receiver:
                         TransferCode.OPERATION_CONFLICT, f"number {order.number} was announced otherwise", "number"
                     )
                 return
-            group = Group(announcement.meeting, rank, announcement.size)
+            longest_s = max(self._deadlines.join, self._deadlines.receive)
+            group = Group(announcement.meeting, rank, announcement.size, longest_s)
             file = StashFile(self._root / str(order.number), announcement.plan, announcement.manifest)
             transfer = _Transfer(announcement, file, group, self._finished, self._deadlines)
             self._transfers[order.number] = transfer

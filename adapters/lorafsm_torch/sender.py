@@ -65,7 +65,8 @@ class Sender:
         if announcement.manifest != snapshot.manifest:
             raise TransferError(TransferCode.DIGEST_MISMATCH, "snapshot and announcement are of two versions", "digest")
         self.announcement, self._snapshot, self._deadlines = announcement, snapshot, deadlines
-        self._group = Group(announcement.meeting, 0, announcement.size)
+        longest_s = max(deadlines.join, deadlines.broadcast)
+        self._group = Group(announcement.meeting, 0, announcement.size, longest_s)
         self._next = 0
         self._check = check_while_sending
         self._proof: Future[None] | None = None

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 Address = tuple[str, int]
+Connection = tuple[Address, Address]
+"""Own address and the other end's."""
 
 _OPEN = Path("/proc/self/fd")
 
@@ -24,17 +26,21 @@ def listeners() -> frozenset[Address]:
     return frozenset(_own(s) for s in _sockets() if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def shut_down(ours: Collection[Address], theirs: Collection[Address]) -> int:
-    """End the connections that came in at one of `ours` or go out to one of `theirs`; how many there were."""
-    ended = 0
+def connections(ours: Collection[Address], theirs: Collection[Address]) -> frozenset[Connection]:
+    """What came in at one of `ours`, or went out to one of `theirs`."""
+    return frozenset(
+        (own, peer) for s in _sockets() if (peer := _peer(s))[1] and ((own := _own(s)) in ours or peer in theirs)
+    )
+
+
+def shut_down(these: Collection[Connection]) -> None:
+    """End connections, at both ends, whoever waits in them."""
+    if not these:
+        return
     for s in _sockets():
-        if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            continue
-        if _own(s) in ours or _peer(s) in theirs:
+        if (_own(s), _peer(s)) in these:
             with suppress(OSError):  # the other end was faster
                 s.shutdown(socket.SHUT_RDWR)
-            ended += 1
-    return ended
 
 
 def address_towards(host: str, port: int) -> str:

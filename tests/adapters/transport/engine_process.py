@@ -1,15 +1,15 @@
 """An engine's process with all of the transport in it, and a stand-in for SGLang behind the agent.
 
-`python -m tests.adapters.transport.engine_process ENGINE INCARNATION ROOT [DEADLINE]` says on which port it listens, then takes
-requests, a JSON object a line; every connection has a thread of its own.  The core's engine agent decides.
+It says on which port it listens, then takes requests, a JSON object a line; every connection has a thread of its own.
+The core's engine agent decides.
 """
 
 from __future__ import annotations
 
 import json
 import socketserver
-import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +149,13 @@ def _memory() -> dict[str, int]:
     return {name: int(lines[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM")}
 
 
-def main() -> None:
-    name, incarnation, root, deadline = sys.argv[1:]
-    engine = Engine(name, int(incarnation), Path(root), float(deadline))
+def main(name: str, incarnation: int, root: Path, deadline: float, parent: Connection) -> None:
+    """Serve until whoever started this process goes."""
+    engine = Engine(name, incarnation, root, deadline)
     socketserver.ThreadingTCPServer.daemon_threads = True
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Requests) as server:
         server.engine = engine  # type: ignore[attr-defined]
-        print(server.server_address[1], flush=True)
+        parent.send(server.server_address[1])
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sys.stdin.read()  # until whoever started it goes
+        parent.poll(None)
         engine.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, field
 
 from lorafsm.engine import answers as ans
 from lorafsm.engine import orders as inp
@@ -42,6 +41,11 @@ CONFIG = {
 }
 
 
+def large(seed: int) -> Snapshot:
+    """48 MiB, more than the sockets' buffers hold: a receiver that is paused keeps the source waiting."""
+    return adapter(seed, hidden=1 << 20, layers=1)
+
+
 def adapter(seed: int, hidden: int = 256, layers: int = 2) -> Snapshot:
     """A small LoRA of two dtypes; several tensors share a bucket, and some span two."""
     random = torch.Generator().manual_seed(seed)
@@ -60,9 +64,10 @@ class EngineProcess:
 
     engine: str
     incarnation: int
-    process: subprocess.Popen[str]
     root: Path
     port: int
+    process: Any = None  # None in a process that did not start it
+    life: Any = None  # it ends when this is closed
     _calls: list[Any] = field(factory=list)  # connections that are free
     _lock: threading.Lock = field(factory=threading.Lock)
 
@@ -117,26 +122,28 @@ class EngineProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
     def stash(self, number: int) -> Path:
         return self.root / str(number) / "adapter_model.safetensors"
 
 
+FORKS = multiprocessing.get_context("forkserver")
+"""Processes of the tests come from one that has loaded torch."""
+
+
 def start_engine(engine: str, incarnation: int, deadline: float = QUICK.receive) -> EngineProcess:
     """A new engine process, ready to be asked."""
+    from tests.adapters.transport.engine_process import main
+
+    FORKS.set_forkserver_preload(["tests.adapters.transport.engine_process"])
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # a stack trace for every connection that ends
     root = SHARED / f"lorafsm-test-{os.getpid()}-{engine}-{incarnation}"
-    command = [sys.executable, "-m", "tests.adapters.transport.engine_process"]
-    process = subprocess.Popen(
-        [*command, engine, str(incarnation), str(root), str(deadline)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'adapters'}", "TORCH_CPP_LOG_LEVEL": "FATAL"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    return EngineProcess(engine, incarnation, process, root, int(process.stdout.readline()))
+    ours, theirs = FORKS.Pipe()
+    process = FORKS.Process(target=main, args=(engine, incarnation, root, deadline, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return EngineProcess(engine, incarnation, root, ours.recv(), process, ours)
 
 
 @define
@@ -265,6 +272,3 @@ def two_engines() -> Iterator[Fleet]:
         yield fleet
     finally:
         fleet.close()
-
-
-__all__ = ["adapter", "evolve", "new_attempt", "publish", "two_engines", "until"]
