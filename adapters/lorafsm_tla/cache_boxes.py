@@ -19,7 +19,7 @@ from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.kv import CacheConfig, Lock, Node, SessionCache
 from lorafsm.kv.invariants import check
 from lorafsm.lifecycle import VersionState as V
-from lorafsm_tla.cache_state import EPOCH, CacheNames, Name, cache_as_tla, nodes_of
+from lorafsm_tla.cache_state import EPOCH, CacheNames, Facts, Name, cache_as_tla, facts_of, nodes_of
 from lorafsm_tla.values import Graph, State, read_value, state_of
 
 TEXTS: Mapping[str, tuple[tuple[int, ...], ...]] = {
@@ -36,6 +36,9 @@ SAID: Mapping[str, tuple[tuple[V, int], ...]] = {
     "Reclaim": ((V.RECLAIMED, 0),),
 }
 """What a registry may say of a version and its session refs."""
+
+ASKED_AGAIN = 3
+"""One in so many states is asked again by another way."""
 
 NAMING_A_NODE = ("Lock", "Register", "Aborted")
 TAKING_NODES = ("Unlock", "Evict", "Flush", "Discard", "Reclaim")
@@ -94,9 +97,13 @@ class World:
         self.pins: dict[str, Lock] = {}
         self.gone: Node | None = None  # a node that was here once
 
-    def image(self) -> State:
-        """The specification's state."""
-        return state_of(cache_as_tla(self.cache, self.now, self.pins, self.box.names))
+    def image(self, known: dict[Facts, State]) -> State:
+        """The specification's state; `known` are those that were written down before."""
+        facts = facts_of(self.cache, self.now, self.pins, self.box.names)
+        found = known.get(facts)
+        if found is None:
+            found = known[facts] = state_of(cache_as_tla(facts, self.box.names))
+        return found
 
     def calls(self) -> list[Call]:
         """Every call that may come now."""
@@ -186,20 +193,38 @@ def walk_cache(
     Raises TwoFaced when a cache that came to a state by another way goes on differently.
     """
 
+    known: dict[Facts, State] = {}
+
     def at(calls: tuple[Call, ...]) -> World:
         world = World(box, make)
         for call in calls:
             world.do(call)
         return world
 
-    first = at(()).image()
+    def futures(state: State, way: tuple[Call, ...]) -> list[tuple[Call, State]]:
+        world = at(way)
+        assert world.image(known) == state
+        assert check(world.cache) == [], way
+        found = []
+        for call in world.calls():
+            done = world.do(call)
+            target = world.image(known)
+            if done:
+                found.append((call, target))
+            else:
+                assert target == state, f"{call} was refused and changed something, after {way}"
+            if target != state:
+                world = at(way)
+        return found
+
+    first = at(()).image(known)
     ways: dict[State, tuple[Call, ...]] = {first: ()}
     other_ways: dict[State, tuple[Call, ...]] = {}
     steps: dict[State, frozenset[Future]] = {}
     todo = deque([first])
     while todo:
         state = todo.popleft()
-        found = _futures(state, ways[state], at)
+        found = futures(state, ways[state])
         steps[state] = frozenset((call[0], target) for call, target in found if target != state)
         for call, target in found:
             if target not in ways:
@@ -208,24 +233,8 @@ def walk_cache(
                 assert len(ways) <= max_states, f"{box.name} has more than {max_states} states"
             elif len(ways[state]) >= len(ways[target]):  # by another way, and a longer one
                 other_ways[target] = (*ways[state], call)
-    for state, way in other_ways.items():
-        again = frozenset((call[0], target) for call, target in _futures(state, way, at) if target != state)
+    for state, way in list(other_ways.items())[::ASKED_AGAIN]:
+        again = frozenset((call[0], target) for call, target in futures(state, way) if target != state)
         if again != steps[state]:
             raise TwoFaced(f"{box.name}: {ways[state]}\nand {way}\ndiffer by {sorted(again ^ steps[state])[0]}")
     return Graph(frozenset({first}), steps)
-
-
-def _futures(state: State, way: tuple[Call, ...], at: Callable[[tuple[Call, ...]], World]) -> list[tuple[Call, State]]:
-    world = at(way)
-    assert world.image() == state
-    assert check(world.cache) == [], way
-    found = []
-    for call in world.calls():
-        done = world.do(call)
-        target = world.image()
-        if done:
-            found.append((call, target))
-            world = at(way)
-        else:
-            assert target == state, f"{call} was refused and changed something, after {way}"
-    return found

@@ -1,4 +1,4 @@
-"""`cache_as_tla(cache, now, pins, names)`: a session cache as the state of SessionRefs.tla.  The map is in this file.
+"""`cache_as_tla(facts_of(cache, ...))`: a session cache as the state of SessionRefs.tla.  The map is in this file.
 
 What the specification leaves out, and why no guard can tell:
 
@@ -25,7 +25,6 @@ from attrs import frozen
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.kv import FULL, Lock, Node, SessionCache
 from lorafsm.kv.node import path_up, subtree
-from lorafsm.kv.sessions import Live
 from lorafsm_tla.values import Plain, text_of
 
 NO_SPACE = -1
@@ -69,31 +68,49 @@ def name_of(node: Node) -> Name:
     return (node.space.version.version_id if node.space.version else 0), text
 
 
-def cache_as_tla(cache: SessionCache, now: int, pins: Mapping[str, Lock], names: CacheNames) -> dict[str, Plain]:
+Ends = tuple[tuple[Name, bool], ...]
+Facts = tuple[tuple[Name, ...], tuple[Name | None, ...], tuple[tuple[str, int, int, Ends], ...], tuple[str, ...]]
+"""Nodes in their order; the node of each pin; state, space, ticks left and ends of each session; standing of each
+version."""
+
+
+def facts_of(cache: SessionCache, now: int, pins: Mapping[str, Lock], names: CacheNames) -> Facts:
+    """All that the specification knows of a cache."""
+    return (
+        tuple(nodes_of(cache)),
+        tuple(name_of(pins[pin].node) if pin in pins else None for pin in names.pins),
+        tuple(_session(cache, key, now) for key in names.sessions),
+        tuple(_standing(cache, VersionKey(EPOCH, version)) for version in names.versions),
+    )
+
+
+def cache_as_tla(facts: Facts, names: CacheNames) -> dict[str, Plain]:
     """The values of the specification's variables."""
+    nodes, pins, sessions, standing = facts
     return {
-        "tree": _tuple([_node(name) for name in nodes_of(cache)]),
-        "pins": {pin: _node(name_of(pins[pin].node)) if pin in pins else NO_NODE for pin in names.pins},
-        "sessions": {text_of(_tuple([key.owner, key.sequence])): _session(cache, key, now) for key in names.sessions},
-        "standing": {str(version): _standing(cache, VersionKey(EPOCH, version)) for version in names.versions},
+        "tree": _tuple([_node(name) for name in nodes]),
+        "pins": {pin: _node(name) if name else NO_NODE for pin, name in zip(names.pins, pins, strict=True)},
+        "sessions": {
+            text_of(_tuple([key.owner, key.sequence])): {
+                "state": state,
+                "space": space,
+                "left": left,
+                "ends": _tuple([{"node": _node(name), "fell": fell} for name, fell in ends]),
+            }
+            for key, (state, space, left, ends) in zip(names.sessions, sessions, strict=True)
+        },
+        "standing": dict(zip(map(str, names.versions), standing, strict=True)),
     }
 
 
-def _session(cache: SessionCache, key: SessionKey, now: int) -> Plain:
+def _session(cache: SessionCache, key: SessionKey, now: int) -> tuple[str, int, int, Ends]:
     live = cache.sessions.live.get(key)
     if live is None:
-        state = "CLOSED" if cache.sessions.is_closed(key) else "UNSEEN"
-        return {"state": state, "space": NO_SPACE, "left": 0, "ends": {}}
-    return {
-        "state": "EXPIRED" if live.expired else "LIVE",
-        "space": live.version.version_id if live.version else 0,
-        "left": 0 if live.expired or live.deadline is None else live.deadline - now,
-        "ends": _tuple(_ends(live)),
-    }
-
-
-def _ends(live: Live) -> list[Plain]:
-    return [{"node": _node(name_of(node)), "fell": fell} for node, fell in live.frontiers[FULL].items()]
+        return "CLOSED" if cache.sessions.is_closed(key) else "UNSEEN", NO_SPACE, 0, ()
+    left = 0 if live.expired or live.deadline is None else live.deadline - now
+    space = live.version.version_id if live.version else 0
+    ends = tuple((name_of(node), fell) for node, fell in live.frontiers[FULL].items())
+    return "EXPIRED" if live.expired else "LIVE", space, left, ends
 
 
 def _standing(cache: SessionCache, version: VersionKey) -> str:

@@ -32,7 +32,7 @@ GOALS = {
 def figures(sizes: Sizes) -> Iterator[Figure]:
     """Every operation at every size and shape; then what the goals are about; then hit rates."""
     tiny = sizes.live[-1] < 1000
-    stars, chains, repeats = ((8, 32), (8,), 4) if tiny else ((1000, 10_000, 100_000), (1000, 10_000), 100)
+    stars, chains, repeats = ((8, 32), (8, 32), 4) if tiny else ((1000, 10_000, 100_000), (1000, 10_000, 100_000), 100)
     found = cores(stars, chains, repeats)
     yield from _every(found)
     yield from _judged(found, stars)
