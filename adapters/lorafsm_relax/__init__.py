@@ -16,6 +16,7 @@ _WHERE = {
     "PublicationFatal": "update",
     "add_arguments": "arguments",
     "check_arguments": "arguments",
+    "config_of": "arguments",
     "deployment_of": "arguments",
     "fill_arguments": "arguments",
     "guarded_seats": "fleet",

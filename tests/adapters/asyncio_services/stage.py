@@ -62,11 +62,11 @@ class Stage:
         return await self.client.inner.apply(event)
 
     async def until(self, condition: Callable[[], bool], within_s: float = 600.0) -> None:
-        """Wait in virtual time, looking less and less often."""
-        pause = 0.01
+        """Wait in virtual time: look after every event of the registry, and now and then between."""
+        pause, seen = 0.01, -1
         async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 - virtual time costs nothing, and conditions are the registry's
-                await asyncio.sleep(pause)
+            while not condition():
+                seen = await self.client.inner.changed(seen, pause)
                 pause = min(0.25, pause * 1.1)
 
     # -- the fleet --------------------------------------------------------------------------------------
