@@ -119,9 +119,16 @@ ContentIsTrusted == FALSE
 BeginAfterCleanup(e, p, n, v) ==
     IF v \in p.closed THEN Refuses(e, p, n)
     ELSE IF n \in DOMAIN p.works THEN
-        IF p.works[n].doomed \/ p.works[n].state = "FAILED" THEN Refuses(e, p, n)
-        ELSE Saying(p, {About("Prepared", e, p, n)})
+        IF p.works[n].doomed THEN Refuses(e, p, n) ELSE Saying(p, FactOf(e, p, n))
     ELSE IF ~HasRoom(p, v) THEN Refuses(e, p, n)
+    ELSE LET q == [Working(Replacing(Fact(p), v), n, v, FALSE, "PREPARED") EXCEPT !.fence = n]
+         IN Saying(q, {About("Prepared", e, q, n)})
+
+\* A late copy of begin is answered as the first was, under the seq of now.
+OldFactNewSeq(e, p, n, v) ==
+    IF n \in DOMAIN p.works /\ ~p.works[n].doomed /\ p.works[n].state # "FAILED"
+    THEN Saying(p, {About("Prepared", e, p, n)})
+    ELSE IF n \in DOMAIN p.works \/ v \in p.closed \/ IsOver(p, n) \/ ~HasRoom(p, v) THEN Refuses(e, p, n)
     ELSE LET q == [Working(Replacing(Fact(p), v), n, v, FALSE, "PREPARED") EXCEPT !.fence = n]
          IN Saying(q, {About("Prepared", e, q, n)})
 

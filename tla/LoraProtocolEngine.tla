@@ -142,8 +142,8 @@ Loading(p, n) ==     \* the one load of a number
 TakesBegin(e, p, n, v) ==
     IF v \in p.closed THEN Refuses(e, p, n)
     ELSE IF n \in DOMAIN p.works THEN
-        IF p.works[n].doomed \/ p.works[n].state = "FAILED" THEN Refuses(e, p, n)
-        ELSE Saying(p, {About("Prepared", e, p, n)})
+        IF p.works[n].doomed THEN Refuses(e, p, n)
+        ELSE Saying(p, FactOf(e, p, n))    \* the latest: an older one under this seq would hide it
     ELSE IF IsOver(p, n) \/ ~HasRoom(p, v) THEN Refuses(e, p, n)
     ELSE LET q == [Working(Replacing(Fact(p), v), n, v, FALSE, "PREPARED") EXCEPT !.fence = n]
          IN Saying(q, {About("Prepared", e, q, n)})
@@ -161,8 +161,8 @@ TakesReceiveBucket(e, p, n, k) ==
     IF n \notin DOMAIN p.works THEN IF IsOver(p, n) THEN Refuses(e, p, n) ELSE Silent(p)
     ELSE LET w == p.works[n] IN
         IF w.doomed THEN Refuses(e, p, n)
-        ELSE IF k < w.received THEN Saying(p, {SaysDone(e, p, n, k)})
-        ELSE IF w.state = "FAILED" THEN Refuses(e, p, n) ELSE Silent(p)
+        ELSE IF w.state \in {"READY", "FAILED"} THEN Saying(p, FactOf(e, p, n))
+        ELSE IF k < w.received THEN Saying(p, {SaysDone(e, p, n, k)}) ELSE Silent(p)
 
 TakesEnd(e, p, n, v) ==
     IF v \in p.closed THEN Refuses(e, p, n)
