@@ -76,9 +76,9 @@ def _mutants(part: str) -> Sequence[object]:
 
 
 def _verdicts(part: str, ids: list[str], known: Notes, asked: argparse.Namespace):
-    wanted = set(ids)
-    chosen = [mutant for mutant in _mutants(part) if mutant.id in wanted]
-    known = {name: killer for name, killer in known.items() if name in wanted}
+    by_id = {mutant.id: mutant for mutant in _mutants(part)}
+    chosen = [by_id[name] for name in ids]
+    known = {name: known[name] for name in ids if name in known}
     if part == "core":
         return run_core(chosen, known, asked.jobs, quick=asked.seeded_tenth)
     from tests.mutants.spec_run import run_spec

@@ -1,6 +1,6 @@
 """Every mutant of the core, found by walking its syntax trees: guards dropped or negated, effects dropped, boundaries
-moved.  Nothing is picked by hand.  Left out are words for people (reasons, alarms), which no rule reads, and the registry's
-effects, which are hints.
+moved.  Nothing is picked by hand.  Left out are words for people (reasons, alarms), which no rule reads, and the
+registry's effects, which are hints.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _of_call(node: ast.Call) -> Iterator[Site]:
         yield _site(node, "drop effect", "receiver")
     if name in ("max", "min") and len(node.args) > 1:
         for index, argument in enumerate(node.args):
-            yield _site(node, "drop effect", f"only {index}", argument)
+            yield _site(node, "drop effect", f"only {index}", node, f" -> {ast.unparse(argument)}")
     if name == "AgentStep" and len(node.args) > 2:
         yield _site(node, "drop effect", "actions", node.args[2])
     if name in RECORDS:
@@ -225,8 +225,8 @@ def _of_record(node: ast.Call, fields: list[str]) -> Iterator[Site]:
                 yield _site(node, "drop effect", f"field {index} {source}.{fields[index]}", part)
 
 
-def _site(node: ast.AST, kind: str, change: str, shown: ast.AST | None = None) -> Site:
-    text = ast.unparse(shown if shown is not None else node).replace("\n", " ")
+def _site(node: ast.AST, kind: str, change: str, shown: ast.AST | None = None, more: str = "") -> Site:
+    text = ast.unparse(shown if shown is not None else node).replace("\n", " ") + more
     return node.number, kind, change, text if len(text) <= 90 else f"{text[:87]}..."  # type: ignore[attr-defined]
 
 
