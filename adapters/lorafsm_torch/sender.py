@@ -99,7 +99,7 @@ class Sender:
         """
         self.require_next(bucket)
         self._next += 1
-        data = self._bytes(bucket)
+        data = self.bytes_of(bucket)
         if self._check and self._proof is None:
             self._proof = ThreadPoolExecutor(1, "lorafsm-proof").submit(self._snapshot.verify)
         start = time.monotonic()
@@ -125,7 +125,7 @@ class Sender:
     ) -> None:
         self.close()
 
-    def _bytes(self, bucket: int) -> torch.Tensor:
+    def bytes_of(self, bucket: int) -> torch.Tensor:
         """A bucket's bytes: a slice of the frozen sequence, or put together where the snapshot has none."""
         place = self.announcement.plan.buckets[bucket]
         sequence = self._snapshot.sequence

@@ -29,7 +29,7 @@ from lorafsm_torch.sender import Lobby, Sender
 ROOT = Path(__file__).parents[3]
 EPOCH = "t"
 SHARED = Path("/dev/shm")
-QUICK = Deadlines(join=3, arm=2, broadcast=2, receive=4, settle=3)
+QUICK = Deadlines(join=5, arm=2, broadcast=3, receive=6, settle=3)
 CONFIG = {
     "base_model_name_or_path": None,
     "bias": "none",
@@ -137,7 +137,6 @@ def start_engine(engine: str, incarnation: int, deadline: float = QUICK.receive)
     from tests.adapters.transport.engine_process import main
 
     FORKS.set_forkserver_preload(["tests.adapters.transport.engine_process"])
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # a stack trace for every connection that ends
     root = SHARED / f"lorafsm-test-{os.getpid()}-{engine}-{incarnation}"
     ours, theirs = FORKS.Pipe()
     process = FORKS.Process(target=main, args=(engine, incarnation, root, deadline, theirs), daemon=True)

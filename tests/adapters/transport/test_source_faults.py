@@ -81,7 +81,7 @@ def test_the_source_is_struck(fleet: Fleet, step: str, how: signal.Signals):
         for seed in (1, 2):
             publish(fleet, adapter(seed))
         if how is signal.SIGSTOP:
-            late_source(source)
+            late_source(source, halted=step != "in the collective")
         publish(fleet, adapter(3))
         assert [e.process.pid for e in fleet.engines.values()] == pids, "nobody was restarted"
     finally:
@@ -95,7 +95,7 @@ def check_engines(fleet: Fleet, number: int, step: str) -> None:
     for engine in fleet.engines.values():
         if step in ("armed", "in the collective"):
             start = time.monotonic()
-            answer = engine.receive(number, 0, QUICK.receive + 3)
+            answer = engine.receive(number, 0, QUICK.receive + 4)
             assert isinstance(answer, ans.Failed | ans.BucketDone), answer
             assert time.monotonic() - start < QUICK.receive + 2
         start = time.monotonic()
