@@ -10,13 +10,12 @@ import logging
 import os
 from typing import Any
 
-from lorafsm_sglang.guard.settings import GuardSettings, settings_from
+from lorafsm_sglang.guard.settings import LAUNCHER, GuardSettings, settings_from
 from lorafsm_sglang.guard.versions import SUPPORTED, self_test
 
 log = logging.getLogger(__name__)
 
 TARGET = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-_LAUNCHER = "LORAFSM_GUARD_LAUNCHER"  # pid of the process whose children need no guard
 
 
 class GuardRefused(RuntimeError):
@@ -24,11 +23,14 @@ class GuardRefused(RuntimeError):
 
 
 def activate() -> None:
-    """Called once by SGLang's plugin loader in each process; does nothing where no guard was asked for."""
+    """Called by SGLang's plugin loader in each process; does nothing where no guard was asked for, or the second time.
+
+    The entry point may be seen twice: lorafsm is installed, and its folder is on PYTHONPATH as well.
+    """
     settings = settings_from(os.environ)
-    if settings is None or os.environ.get(_LAUNCHER) == str(os.getppid()):
+    if settings is None or os.environ.get(LAUNCHER) in (str(os.getppid()), str(os.getpid())):
         return
-    os.environ[_LAUNCHER] = str(os.getpid())
+    os.environ[LAUNCHER] = str(os.getpid())
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -52,11 +54,13 @@ def guarded_class(base: Any, settings: GuardSettings) -> Any:
 
 
 def init_guarded_tokenizer_manager(server_args: Any, port_args: Any) -> Any:
-    """For `launch_server(init_tokenizer_manager_func=...)`, where SGLang has no plugins."""
+    """For `launch_server(init_tokenizer_manager_func=...)`, where SGLang has no plugins, or they are switched off."""
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
     settings = settings_from(os.environ)
     if settings is None:
         raise GuardRefused("the environment names no guard; see lorafsm_sglang.guard.guard_environment")
-    return init_tokenizer_manager(server_args, port_args, guarded_class(TokenizerManager, settings))
+    guarded_already = hasattr(TokenizerManager, "guarded_from")  # the plugin ran as well
+    manager = TokenizerManager if guarded_already else guarded_class(TokenizerManager, settings)
+    return init_tokenizer_manager(server_args, port_args, manager)

@@ -10,6 +10,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from attrs import field, frozen
@@ -24,11 +25,17 @@ HOST = "LORAFSM_GUARD_HOST"
 TOKEN_FILE = "LORAFSM_GUARD_TOKEN_FILE"  # noqa: S105 - the name of a variable that names a file
 CAPACITY = "LORAFSM_GUARD_CAPACITY"
 UNMANAGED = "LORAFSM_GUARD_UNMANAGED"
+LAUNCHER = "LORAFSM_GUARD_LAUNCHER"
+"""Set by the plugin itself: pid of the process that has the guard, whose children need none."""
+
+PLUGINS, PLUGIN = "sglang.srt.plugins", "lorafsm_guard"
+"""Group and name of the entry point by which SGLang finds the plugin."""
 
 TOKEN_HEADER = "X-Lorafsm-Token"  # noqa: S105 - the name of a header
 """Beside `Authorization`, which is SGLang's own."""
 
 ENGINE_PATH = Path(__file__).resolve().parent / "engine-path"
+"""The same entry point for an engine's PYTHONPATH, where lorafsm is a checkout that nobody installed."""
 
 _SHORTEST_TOKEN = 16
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the stash is meant to be memory; other machines use TMPDIR
@@ -65,12 +72,15 @@ def guard_environment(
 ) -> dict[str, str]:
     """`inherit` with what a guarded engine is told; `token_file` is readable by its owner only.
 
-    The folder with the plugin's entry point goes on the engine's PYTHONPATH.
+    An installed lorafsm brings the plugin's entry point; where it is not installed, a folder with it goes on the
+    engine's PYTHONPATH.
     """
-    path = inherit.get("PYTHONPATH", "")
+    path = [inherit["PYTHONPATH"]] if inherit.get("PYTHONPATH") else []
+    if not entry_points(group=PLUGINS, name=PLUGIN):
+        path.insert(0, str(ENGINE_PATH))
     return {
-        **inherit,
-        "PYTHONPATH": os.pathsep.join(part for part in (str(ENGINE_PATH), path) if part),
+        **{name: value for name, value in inherit.items() if name != LAUNCHER},
+        **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
         ENGINE: engine,
         EPOCH: epoch,
         STORE: str(store),

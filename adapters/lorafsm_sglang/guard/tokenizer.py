@@ -50,6 +50,7 @@ def guarded(base: Any, settings: GuardSettings, supported: Supported) -> Any:
     """A subclass of SGLang's TokenizerManager `base` that the guard stands in."""
 
     class GuardedTokenizerManager(base):  # type: ignore[misc]
+        guarded_from = base
         lora_guard: LoraGuard
         session_cache: SessionCache
         lora_ref_cache: dict[str, Any]
