@@ -26,7 +26,8 @@ Decision: TypeAlias = Commit | Abort | ClaimReclaim
 
 @frozen
 class Question(Generic[T]):
-    """Something to ask; the answer's type is `T`.  `now` is in ms, by the asker's clock."""
+    """Something to ask; the answer's type is `T`.  `now` is in ms, by the asker's clock;
+    a registry with a clock of its own (`lorafsm_ray`) puts its time there."""
 
 
 @frozen
