@@ -30,6 +30,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="session")
+def shared(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a registry that tests share; what one does must not matter to another."""
+    start_registry("shared", CONFIG, tmp_path_factory.mktemp("shared") / "journal", epoch=EPOCH)
+    yield "shared"
+    stop_registry("shared")
+
+
 @pytest.fixture
 def started(cluster: str, tmp_path: Path) -> Iterator[Callable[..., RegistrySettings]]:
     """Start a registry, by default with a journal of its name; it is stopped after the test."""

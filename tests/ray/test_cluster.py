@@ -99,7 +99,7 @@ def test_what_cannot_be_started_leaves_no_actor_behind(started, tmp_path: Path):
         assert error_of(lambda name=name: connect(name)).code == "UNKNOWN_REGISTRY"
 
 
-def test_errors_cross_ray_as_what_they_are(started, cluster: str):
+def test_errors_cross_ray_as_what_they_are(started, shared: str):
     """Ray raises an instance of two classes, its own and the cause's; the clients raise the cause."""
     started("closed")
     actor = actor_of("closed")
@@ -118,14 +118,13 @@ def test_errors_cross_ray_as_what_they_are(started, cluster: str):
     def refuse(outcome):
         raise as_error(outcome)
 
-    started("refusing")
-    refusal = connect_blocking("refusing").apply(Heartbeat(owner="nobody"))
+    refusal = connect_blocking(shared).apply(Heartbeat(owner="nobody"))
     with pytest.raises(LoraFsmError) as caught:
         ray.get(refuse.remote(refusal))
     assert isinstance(caught.value, RayTaskError)
     assert (caught.value.code, caught.value.field) == ("UNKNOWN_OWNER", "owner")
     with pytest.raises(TypeError, match="is not a question") as wrong:
-        connect_blocking("refusing").ask("how are you")
+        connect_blocking(shared).ask("how are you")
     assert not isinstance(wrong.value, RayTaskError)
 
 
@@ -202,22 +201,20 @@ def lorafsm(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
 
 
-def test_another_process_finds_the_cluster_by_its_address(started, cluster: str):
-    started("far")
-    done = lorafsm("status", "--registry", "far", "--address", cluster, "--json")
+def test_another_process_finds_the_cluster_by_its_address(shared: str, cluster: str):
+    done = lorafsm("status", "--registry", shared, "--address", cluster, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["registry"] == "far"
+    assert json.loads(done.stdout)["registry"] == shared
     missing = lorafsm("status", "--registry", "near", "--address", cluster)
     assert missing.returncode == 1
     assert missing.stderr.splitlines()[-1].startswith("lorafsm: UNKNOWN_REGISTRY")
-    assert lorafsm("status", "--registry", "far", "--journal", "x").returncode == 2
+    assert lorafsm("status", "--registry", shared, "--journal", "x").returncode == 2
 
 
-def test_the_stream_has_a_line_for_every_change(started, cluster: str):
-    started("watched")
-    client = connect_blocking("watched")
+def test_the_stream_has_a_line_for_every_change(shared: str, cluster: str):
+    client = connect_blocking(shared)
     code = "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
-    words = ["status", "--registry", "watched", "--address", cluster, "--json", "--watch"]
+    words = ["status", "--registry", shared, "--address", cluster, "--json", "--watch"]
     with subprocess.Popen(
         [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as shown:

@@ -65,6 +65,30 @@ async def test_calls_that_are_there_together_are_one_commit_and_each_has_its_own
     assert commits == [21]
 
 
+async def test_in_company_a_call_waits_for_more_and_alone_it_does_not(tmp_path: Path, monkeypatch):
+    actor = local_actor(tmp_path)
+    commits: list[int] = []
+    step_all = JournaledRegistry.step_all
+    monkeypatch.setattr(
+        JournaledRegistry, "step_all", lambda self, events: commits.append(len(events)) or step_all(self, events)
+    )
+
+    async def one_after_another() -> None:
+        first = asyncio.create_task(actor.apply(Heartbeat(owner="nobody")))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await asyncio.gather(first, actor.apply(Heartbeat(owner="nobody")))
+
+    await one_after_another()
+    assert commits == [1, 1]
+    await asyncio.gather(actor.apply(OwnerUp(owner="o1")), actor.apply(OwnerUp(owner="o2")))
+    await one_after_another()
+    assert commits == [1, 1, 2, 2]
+    await actor.apply(Heartbeat(owner="nobody"))
+    await one_after_another()
+    assert commits == [1, 1, 2, 2, 1, 1, 1]
+
+
 async def test_a_row_of_events_keeps_its_order_and_a_refusal_does_not_end_it(tmp_path: Path):
     actor = local_actor(tmp_path)
     row = [OwnerUp(owner="o1"), BindFirst(session=session(0)), Open(session=session(0))]
