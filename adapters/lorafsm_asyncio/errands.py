@@ -37,17 +37,18 @@ class Name:
     kind: str
     engine: str
     about: str
+    incarnation: int = 0  # an order to a new process does not wait for one to its dead predecessor
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kind, self.about)))
 
 
 def name_of(order: Order) -> Name:
-    """Kind, engine, and the number or id that makes it one operation."""
+    """Kind, addressee, and the number or id that makes it one operation."""
     if isinstance(order, SendBucket):
         return Name("SendBucket", "", f"{order.number}/{order.bucket}")
     about = next((str(getattr(order, f)) for f in ("reclaim_id", "operation_key", "number") if hasattr(order, f)), "")
-    return Name(type(order).__name__, order.engine, about)
+    return Name(type(order).__name__, order.engine, about, order.incarnation)
 
 
 @frozen
@@ -105,11 +106,12 @@ class Errands:
         for name in [name for name, errand in self.running.items() if errand.task.done()]:
             came = self.running.pop(name).task.result()
             self._tried[name] = self._tried.get(name, 0) + 1
-            events += came
             if all(isinstance(event, TargetUnknown | ReclaimUnknown) for event in came) and not _is_mute(name):
-                self.silent[name] = self.silent.get(name, 0) + 1
+                self.silent[name] = times = self.silent.get(name, 0) + 1
+                events += came if times == 1 else ()  # told once: a silent engine must not fill the journal
             else:
                 self.silent.pop(name, None)
+                events += came
         return tuple(events)
 
     async def stop(self) -> None:

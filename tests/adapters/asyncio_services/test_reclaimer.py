@@ -6,16 +6,18 @@ import asyncio
 
 import pytest
 
-from lorafsm.events import ClaimReclaim, ConfirmReclaim
+from lorafsm.engine.orders import Listed
+from lorafsm.events import ClaimReclaim, ConfirmReclaim, EngineUp
 from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import UnloadState
 from lorafsm.orders import Unload
 from lorafsm.outcomes import Committed
+from lorafsm.records import Resident
 from lorafsm_asyncio import EngineSilent, Reclaimer, Refused
 from lorafsm_asyncio.reclaimer import holders
-from tests.adapters.asyncio_services.agent_process import EngineClient
+from tests.adapters.asyncio_services.agent_process import BASE, EngineClient
 from tests.adapters.asyncio_services.fault_injection import Fault
-from tests.adapters.asyncio_services.stage import EPOCH, A, B, C, Stage, name_of, stage
+from tests.adapters.asyncio_services.stage import EPOCH, A, B, C, Stage, digest_of, name_of, stage
 from tests.adapters.asyncio_services.virtual_time import now_ms, virtually
 
 
@@ -218,6 +220,49 @@ def test_a_reclaim_with_patience_names_the_silent_engine():
             with pytest.raises(EngineSilent) as caught:
                 await reclaimer(s).reclaim(A, patience=3)
             assert caught.value.message.startswith("E1 does not say how Unload")
+
+    virtually(story())
+
+
+def test_a_silent_engine_does_not_fill_the_journal():
+    async def story() -> None:
+        async with stage() as s:
+            await s.publish(B)
+            s.hosts["E1"].running().hung = True
+            s.on(reclaimer(s).run())
+            await asyncio.sleep(60)
+            rows = len(s.journaled.journal)
+            await asyncio.sleep(3_600)
+            assert len(s.journaled.journal) == rows
+            assert "ENGINE_SILENT" in s.codes()
+
+    virtually(story())
+
+
+def test_an_order_to_a_new_process_does_not_wait_for_one_to_its_predecessor():
+    """E1's unload is under way for minutes when its process is replaced by one that holds A again."""
+
+    async def story() -> None:
+        async with stage() as s:
+            host = s.hosts["E1"]
+            host.running().admit("long:0", name_of(A))
+            await s.publish(B)
+            s.on(reclaimer(s).run())
+            await s.until(lambda: s.state(A) == "RECLAIMING")
+            await asyncio.sleep(5)
+            held, old = Resident(A, digest_of(A), 1), s.executors["E1"]
+            host.kill()
+            fresh = host.start()
+            s.executors["E1"] = host.connect(2)
+            fresh.loaded.add(name_of(A))
+            fresh.give(Listed(names=frozenset(fresh.loaded), seq=fresh.agent.seq))
+            up = EngineUp(
+                engine="E1", incarnation=2, seq=9, base_fingerprint=BASE, residents=frozenset({held}), now=now_ms()
+            )
+            assert (await s.tell(up)).ok
+            assert s.state(A) == "RECLAIMING"
+            assert old is not s.executors["E1"]
+            await s.until(lambda: any(isinstance(o, Unload) for o in s.executors["E1"].given), within_s=3)
 
     virtually(story())
 
