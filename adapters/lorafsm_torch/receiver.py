@@ -33,7 +33,8 @@ class Receiver:
 
     `root` is a folder in shared memory that nobody else uses.  `finished(number, bucket, fault)` is called once for
     each bucket that was posted, from a thread of this object; fault None means complete.  Methods may be called from
-    any thread; none but `prepare` and `sealed` waits.
+    any thread; none but `prepare` and `sealed` waits.  With `hash_on_arrival` false everything is hashed by `sealed`,
+    which leaves the cores to the engine until then and makes the end longer.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Receiver:
         finished: Finished,
         *,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
+        hash_on_arrival: bool = True,
     ) -> None:
+        self._hash_on_arrival = hash_on_arrival
         self._root, self._engine, self._incarnation = root, engine, incarnation
         self._finished, self._deadlines = finished, deadlines
         self._transfers: dict[int, _Transfer] = {}
@@ -69,7 +72,7 @@ class Receiver:
             longest_s = max(self._deadlines.join, self._deadlines.receive)
             group = Group(announcement.meeting, rank, announcement.size, longest_s)
             file = StashFile(self._root / str(order.number), announcement.plan, announcement.manifest)
-            transfer = _Transfer(announcement, file, group, self._finished, self._deadlines)
+            transfer = _Transfer(announcement, file, group, self._finished, self._deadlines, self._hash_on_arrival)
             self._transfers[order.number] = transfer
         transfer.start()
 
@@ -143,8 +146,15 @@ class _Transfer:
     """One number: its group, its file and its digests.  One thread joins and receives, a watch tells if it does not."""
 
     def __init__(
-        self, announcement: Announcement, file: StashFile, group: Group, finished: Finished, deadlines: Deadlines
+        self,
+        announcement: Announcement,
+        file: StashFile,
+        group: Group,
+        finished: Finished,
+        deadlines: Deadlines,
+        hash_on_arrival: bool,
     ) -> None:
+        self._hash_on_arrival = hash_on_arrival
         self.announcement, self.file = announcement, file
         self._group, self._finished, self._deadlines = group, finished, deadlines
         self._hashing = Hashing()
@@ -190,6 +200,9 @@ class _Transfer:
             )
         if manifest.digest() != digest:
             raise TransferError(TransferCode.DIGEST_MISMATCH, "the stash is of another digest", "digest")
+        if not self._hash_on_arrival:
+            for bucket in plan.buckets:
+                self._hashing.add(self.file.pieces(bucket.index))
         try:
             seen = self._hashing.result(self._deadlines.settle)
         except TimeoutError as error:
@@ -222,7 +235,8 @@ class _Transfer:
             self._group.broadcast(self.file.tensor(bucket), self._deadlines.receive)
         except TransferError as error:
             return f"{error.code}: {error.message}"
-        self._hashing.add(self.file.pieces(bucket))
+        if self._hash_on_arrival:
+            self._hashing.add(self.file.pieces(bucket))
         self._done += 1
         return None
 

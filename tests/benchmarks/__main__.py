@@ -12,7 +12,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from tests.benchmarks import actor, guard, journal, kv, libraries, memory, searching, steps
+from tests.benchmarks import actor, guard, journal, kv, libraries, memory, searching, steps, transfer
 from tests.benchmarks.figures import Figure, Goal, as_table, write_json
 from tests.benchmarks.sizes import FULL, TINY
 
@@ -25,6 +25,7 @@ TOPICS: Mapping[str, ModuleType] = {
     "kv": kv,
     "journal": journal,
     "actor": actor,
+    "transfer": transfer,
 }
 
 

@@ -34,12 +34,14 @@ ORDERS = {inp.name_of(kind): kind for kind in inp.ORDERS}
 class Engine:
     """The agent and what carries its actions out."""
 
-    def __init__(self, name: str, incarnation: int, root: Path, deadline: float) -> None:
+    def __init__(self, name: str, incarnation: int, root: Path, deadline: float, hash_on_arrival: bool) -> None:
         self._agent = new_agent(name, incarnation, EPOCH, slots=4)
         self._news = threading.Condition()
         self._results = 0
         deadlines = Deadlines(join=deadline, receive=deadline)
-        self._receiver = Receiver(root, name, incarnation, self._received, deadlines=deadlines)
+        self._receiver = Receiver(
+            root, name, incarnation, self._received, deadlines=deadlines, hash_on_arrival=hash_on_arrival
+        )
         self.posted: list[tuple[int, int]] = []  # every collective that was joined
         self.loaded: dict[int, str] = {}  # digest of what the engine read, by number
 
@@ -60,6 +62,10 @@ class Engine:
         if isinstance(order, inp.Begin) and isinstance(answer, ans.Refused):
             self._receiver.drop(order.number)
         return answer
+
+    def prove(self, number: int, digest: str) -> None:
+        """Compare everything with the digest, and load nothing."""
+        self._receiver.sealed(number, digest)
 
     def close(self) -> None:
         self._receiver.close()
@@ -118,7 +124,13 @@ class _Requests(socketserver.StreamRequestHandler):
         for line in self.rfile:
             asked = json.loads(line)
             if asked["order"] == "look":
-                reply: dict[str, Any] = {"posted": engine.posted, "loaded": engine.loaded, "memory": _memory()}
+                reply: dict[str, Any] = {"posted": engine.posted, "loaded": engine.loaded, "memory": memory()}
+            elif asked["order"] == "prove":
+                engine.prove(**asked["fields"])
+                reply = {}
+            elif asked["order"] == "forget peak":
+                Path("/proc/self/clear_refs").write_text("5")
+                reply = memory()
             else:
                 order = read_order(asked["order"], asked["fields"])
                 answer = engine.carry_out(order, asked["transfer"], asked["wait_s"])
@@ -143,15 +155,15 @@ def read_answer(reply: dict[str, Any]) -> ans.Answer:
     return getattr(ans, reply["answer"])(**fields)
 
 
-def _memory() -> dict[str, int]:
+def memory() -> dict[str, int]:
     """Bytes of this process's memory now and at its highest (Linux)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(lines[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM")}
 
 
-def main(name: str, incarnation: int, root: Path, deadline: float, parent: Connection) -> None:
+def main(name: str, incarnation: int, root: Path, deadline: float, hash_on_arrival: bool, parent: Connection) -> None:
     """Serve until whoever started this process goes."""
-    engine = Engine(name, incarnation, root, deadline)
+    engine = Engine(name, incarnation, root, deadline, hash_on_arrival)
     socketserver.ThreadingTCPServer.daemon_threads = True
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Requests) as server:
         server.engine = engine  # type: ignore[attr-defined]

@@ -132,14 +132,17 @@ FORKS = multiprocessing.get_context("forkserver")
 """Processes of the tests come from one that has loaded torch."""
 
 
-def start_engine(engine: str, incarnation: int, deadline: float = QUICK.receive) -> EngineProcess:
+def start_engine(
+    engine: str, incarnation: int, deadline: float = QUICK.receive, hash_on_arrival: bool = True
+) -> EngineProcess:
     """A new engine process, ready to be asked."""
     from tests.adapters.transport.engine_process import main
 
     FORKS.set_forkserver_preload(["tests.adapters.transport.engine_process"])
     root = SHARED / f"lorafsm-test-{os.getpid()}-{engine}-{incarnation}"
     ours, theirs = FORKS.Pipe()
-    process = FORKS.Process(target=main, args=(engine, incarnation, root, deadline, theirs), daemon=True)
+    how = (engine, incarnation, root, deadline, hash_on_arrival, theirs)
+    process = FORKS.Process(target=main, args=how, daemon=True)
     process.start()
     theirs.close()
     return EngineProcess(engine, incarnation, root, ours.recv(), process, ours)
