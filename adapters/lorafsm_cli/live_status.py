@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -55,11 +56,23 @@ def connected(name: str, address: str) -> BlockingClient:
     except ImportError as error:
         raise CliError(f"--registry needs the extra lorafsm[ray]: {error}") from error
     if not ray.is_initialized():
+        _require_listener(address)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise CliError(f"--address: no Ray cluster at {address}: {error}") from error
     return connect_blocking(name, Patience(deadline_s=_PATIENCE_S))
+
+
+def _require_listener(address: str) -> None:
+    """Ray would try for minutes to reach an address where nobody listens."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+    except (OSError, OverflowError) as error:
+        raise CliError(f"--address: no Ray cluster at {address}: {error}") from error
 
 
 def drawn(live: Live, console: Console) -> RenderableType:

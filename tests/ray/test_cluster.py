@@ -209,6 +209,8 @@ def test_another_process_finds_the_cluster_by_its_address(shared: str, cluster: 
     assert missing.returncode == 1
     assert missing.stderr.splitlines()[-1].startswith("lorafsm: UNKNOWN_REGISTRY")
     assert lorafsm("status", "--registry", shared, "--journal", "x").returncode == 2
+    nobody = lorafsm("status", "--registry", shared, "--address", "127.0.0.1:1")
+    assert (nobody.returncode, "no Ray cluster at 127.0.0.1:1" in nobody.stderr) == (2, True)
 
 
 def test_the_stream_has_a_line_for_every_change(shared: str, cluster: str):
