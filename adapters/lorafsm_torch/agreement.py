@@ -68,15 +68,16 @@ class Board:
         """What another rank wrote, waited for.  Raises BoardLost."""
         return self._wait(until, lambda: self._found(_key(turn, what, rank)))
 
-    def notes(self, turn: int, what: str, until: float) -> dict[int, Note]:
-        """What each rank wrote; ranks that wrote nothing until then are left out.  Raises BoardLost."""
+    def notes(self, turn: int, what: str, ranks: Iterable[int], until: float) -> dict[int, Note]:
+        """What each of these ranks wrote; those that wrote nothing until then are left out.  Raises BoardLost."""
+        missing = set(ranks)
         found: dict[int, Note] = {}
 
         def look() -> bool | None:
-            for rank in set(range(self.size)) - found.keys():
+            for rank in missing - found.keys():
                 if (note := self._found(_key(turn, what, rank))) is not None:
                     found[rank] = note
-            return True if len(found) == self.size else None
+            return True if found.keys() == missing else None
 
         self._wait(until, look)
         return found

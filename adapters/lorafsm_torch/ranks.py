@@ -96,8 +96,9 @@ class _Done:
 class Publication:
     """One training rank's side; `store` is any `torch.distributed` store that all ranks share.
 
-    `renew` is called on every rank after a step whose export failed anywhere: groups that a failed collective left
-    in an unknown state are built anew there.  `counts` says how often each flag came out.
+    `release` is called at once on a rank whose export failed: it drops its groups, which ends the collectives that
+    its peers wait in (without it, their time-out does).  `renew` is called on every rank after such a step: groups
+    that a failed collective left in an unknown state are built anew there.  `counts` says how often each flag came out.
     """
 
     store: dist.Store
@@ -105,6 +106,7 @@ class Publication:
     size: int
     publisher: Publisher | None = None
     deadlines: Deadlines = field(factory=Deadlines)
+    release: Callable[[], None] | None = None
     renew: Callable[[], None] | None = None
     counts: Counter[Flag] = field(factory=Counter)
     skipped: int = 0
@@ -150,16 +152,17 @@ class Publication:
 
     def _lead(self, version_id: int, own: _Done, start: float) -> Note:
         board, turn, limit = self._board, self._turn, self.deadlines
-        exported = board.notes(turn, "exported", start + limit.export_s + limit.agree_s)
+        others = range(1, self.size)
+        exported = board.notes(turn, "exported", range(self.size), start + limit.export_s + limit.agree_s)
         proposal = self._judged(exported, version_id) or self._published(version_id, own)
         board.post(turn, "proposal", proposal)
-        seen = board.notes(turn, "seen", time.monotonic() + limit.agree_s) if self.size > 1 else {}
-        if silent := [rank for rank in range(1, self.size) if rank not in seen]:
+        seen = board.notes(turn, "seen", others, time.monotonic() + limit.agree_s)
+        if silent := [rank for rank in others if rank not in seen]:
             proposal = _note(Flag.FATAL, f"{_ranks(silent)} did not answer, after: {proposal['reason']}")
         decision = board.decide(turn, proposal)
         # The board may be in this process: rank 0 leaves last.
-        if self.size > 1 and not silent:
-            board.notes(turn, "left", time.monotonic() + limit.agree_s)
+        if not silent:
+            board.notes(turn, "left", others, time.monotonic() + limit.agree_s)
         if turn > 1:
             board.forget(turn - 1, ("exported", "proposal", "seen", "left"))
         return decision
@@ -170,10 +173,10 @@ class Publication:
             return _note(Flag.FATAL, f"{_ranks(silent)} did not answer in the export")
         if stuck := [rank for rank, note in sorted(exported.items()) if not note["free"]]:
             return _note(Flag.FATAL, f"{_ranks(stuck)} is still in the export: {exported[stuck[0]]['fault']}")
-        others = {note["version"] for note in exported.values()}
+        versions = {note["version"] for note in exported.values()}
         faults = {rank: note["fault"] for rank, note in sorted(exported.items()) if note["fault"]}
-        if len(others) > 1 and not faults:
-            faults = {0: f"the ranks publish different versions: {sorted(others)}"}
+        if len(versions) > 1 and not faults:
+            faults = {0: f"the ranks publish different versions: {sorted(versions)}"}
         if not faults:
             return None
         # The others' faults are mostly this one's echo: their collective broke.
@@ -222,6 +225,8 @@ class Publication:
                 ended.append(_Done(export(), "", True))
             except BaseException as error:
                 log.exception("the export failed on rank %d", self.rank)
+                if self.release is not None:
+                    self.release()
                 ended.append(_Done(None, _said(error), True))
 
         thread = threading.Thread(target=run, name="lorafsm-export", daemon=True)

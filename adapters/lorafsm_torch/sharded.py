@@ -240,7 +240,7 @@ class ShardedAdapterSync:
             local = self._checked(all_params)
             whole = self._gathered(local)
         except BaseException:
-            self._group = None
+            self.release()
             raise
         return self._in_peft_naming(whole)
 
@@ -252,6 +252,10 @@ class ShardedAdapterSync:
         `all_gather` says who gets it where there are more pipeline ranks, which this source does not have.
         """
         return dict(local_adapter)
+
+    def release(self) -> None:
+        """Leave the group, so that peers in its collectives are released."""
+        self._group = None
 
     def renew(self) -> None:
         """On every rank after a failure on any: the next collective builds another group."""

@@ -18,6 +18,7 @@ from lorafsm_torch.rank_zero import RegistryPublisher
 from lorafsm_torch.ranks import Deadlines, Publication
 from lorafsm_torch.sharded import ShardedAdapterSync, ShardedConfig, ShardedModel
 from tests.adapters.ranks.engines import Deployment
+from tests.adapters.ranks.shards import descend
 
 CONFIG = ShardedConfig(hidden=24, intermediate=36, layers=1, heads=6, kv_heads=3, head_dim=4, rank=4, alpha=8, tp=3)
 DEADLINES = Deadlines(export_s=10.0, publish_s=15.0, agree_s=3.0)
@@ -36,7 +37,7 @@ class Rank:
         self.sync = ShardedAdapterSync(CONFIG, self.make_group)
         self.deployment = Deployment.at(folder) if rank == 0 else None
         publisher: RegistryPublisher | None = self.deployment.publisher if self.deployment else None
-        self.publication = Publication(self.store, rank, size, publisher, DEADLINES, renew=self.sync.renew)
+        self.publication = Publication(self.store, rank, size, publisher, DEADLINES, self.sync.release, self.sync.renew)
         self.fault = ""
 
     def make_group(self, generation: int) -> dist.ProcessGroup:
@@ -45,11 +46,8 @@ class Rank:
         return dist.ProcessGroupGloo(store, self.rank, CONFIG.tp, timedelta(seconds=COLLECTIVE_S))
 
     def train(self) -> None:
-        """One optimizer step, so that the next version has other content."""
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        x = torch.linspace(-1, 1, 5 * CONFIG.hidden).view(1, 5, CONFIG.hidden)
-        self.model(x, self.sync.group).square().mean().backward()
-        optimizer.step()
+        """One step of training, so that the next version has other content."""
+        descend(self.model, torch.linspace(-1, 1, 5 * CONFIG.hidden).view(1, 5, CONFIG.hidden), self.sync.group)
 
     def export(self) -> Any:
         """The collective export that Relax's backend does."""

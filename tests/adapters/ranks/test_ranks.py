@@ -151,7 +151,7 @@ def test_a_rank_that_dies_while_rank_0_publishes_is_fatal_though_the_version_is_
     fresh.start(1, {0: "stop in the driver"})
     assert fresh.ranks[0].hear() == {"reached": "driver"}
     fresh.ranks[2].signal(signal.SIGKILL)
-    fresh.ranks[2].process.wait(30)
+    fresh.ranks[2].process.join(30)
     fresh.ranks[0].tell(go="on")
     results = [fresh.ranks[rank].hear() for rank in (0, 1)]
     flag, reason = one(results)

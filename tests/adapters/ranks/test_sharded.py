@@ -15,7 +15,7 @@ from lorafsm.errors import InvalidField  # noqa: E402
 from lorafsm_sglang.tiny_model import lora_fixture  # noqa: E402
 from lorafsm_torch import check_lora, freeze_snapshot  # noqa: E402
 from lorafsm_torch.sharded import ShardedAdapterSync, ShardedConfig, ShardedModel  # noqa: E402
-from tests.adapters.ranks.shards import trained_by_processes  # noqa: E402
+from tests.adapters.ranks.shards import descend, trained_by_processes  # noqa: E402
 
 X = torch.linspace(-1, 1, 2 * 5 * 64).view(2, 5, 64)
 
@@ -37,11 +37,8 @@ def alone() -> tuple[ShardedConfig, ShardedModel, ShardedAdapterSync]:
 
 def test_two_ranks_compute_and_train_what_one_does(tmp_path: Path):
     _config, model, sync = alone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
-        optimizer.zero_grad()
-        model(X, sync.group).square().mean().backward()
-        optimizer.step()
+        descend(model, X, sync.group)
     whole = sync.gather_full_adapter(sync.export_local_adapter(dict(model.named_parameters())), all_gather=False)
     output = model(X, sync.group)
     for rank in trained_by_processes(tmp_path, X, steps=3):
