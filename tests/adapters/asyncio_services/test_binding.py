@@ -209,6 +209,11 @@ def test_close_waits_for_the_binding_task_and_its_ref_is_released():
             closed = await binder.close_and_release(session)
             await refused(waiter, "SESSION_CLOSED")
             assert isinstance(closed, Closed)
+            assert [event.name for event, _ in s.client.applied[-3:]] == [
+                "begin_close",
+                "bind_first",
+                "close_and_release",
+            ]
             assert s.refs(A) == 0
             assert await s.client.ask(SessionStateOf(session)) == "CLOSED"
 

@@ -45,7 +45,7 @@ from lorafsm_sglang.guard.fingerprint import base_fingerprint
 from lorafsm_sglang.tiny_model import lora_fixture, write_model
 from lorafsm_torch import ArtifactStore, freeze_snapshot
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]  # an engine is started twice
 
 EPOCH = "svc1"
 A, B = VersionKey(EPOCH, 1), VersionKey(EPOCH, 2)
