@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 import ray
@@ -16,8 +16,10 @@ from attrs import define, field
 
 from lorafsm import events as ev
 from lorafsm.identity import VersionKey
+from lorafsm.lifecycle import SessionState
 from lorafsm.outcomes import Binding, Closed, Outcome
 from lorafsm.records import Config
+from lorafsm_asyncio.questions import SessionStateOf
 from lorafsm_ray import AsyncClient, Patience, connect, start_registry, stop_registry
 from lorafsm_ray.calls import NAMESPACE, RayCalls
 from tests.benchmarks.figures import Figure, Goal
@@ -27,12 +29,13 @@ from tests.benchmarks.sizes import Sizes
 CALLERS = (1, 16, 256)
 NAME, NOOP = "bench-registry", "bench-noop"
 GOALS = {
-    **{f"actor.{operation}.throughput_ratio": Goal(at_least=0.75) for operation in ("bind", "close")},
-    **{f"actor.{operation}.p50_ratio": Goal(1.3) for operation in ("bind", "close")},
+    **{f"actor.{operation}.throughput_ratio": Goal(at_least=0.75) for operation in ("bind", "may_dispatch", "close")},
+    **{f"actor.{operation}.p50_ratio": Goal(1.3) for operation in ("bind", "may_dispatch", "close")},
     "actor.bind_batch.per_s": Goal(at_least=20_000),
     "actor.sessions_1e5.rss_growth_mib": Goal(16),
     "actor.sessions_1e5.lost": Goal(0),
 }
+Call: TypeAlias = Callable[[AsyncClient, int], Awaitable[bool]]
 _PATIENT = Patience(deadline_s=300, try_s=300)
 _BATCH, _IN_FLIGHT, _LIVE_AT_ONCE = 512, 2, 64
 
@@ -46,6 +49,10 @@ class NoOpActor:
     async def apply_all(self, events: Sequence[ev.Event]) -> tuple[Outcome, ...]:
         """One answer for each event."""
         return tuple([self._answer for _ in events])
+
+    async def ask(self, question: object) -> SessionState:
+        """Always the same."""
+        return SessionState.BOUND
 
 
 @define
@@ -98,6 +105,21 @@ def _noop_actor() -> Any:
     return actor.remote(answer)
 
 
+async def _apply_bind(client: AsyncClient, number: int) -> bool:
+    return (await client.apply(_bind(number))).ok
+
+
+async def _ask_state(client: AsyncClient, number: int) -> bool:
+    return await client.ask(SessionStateOf(session_key(number))) is SessionState.BOUND
+
+
+async def _apply_close(client: AsyncClient, number: int) -> bool:
+    return (await client.apply(_close(number))).ok
+
+
+_OPERATIONS: dict[str, Call] = {"bind": _apply_bind, "may_dispatch": _ask_state, "close": _apply_close}
+
+
 class Sessions:
     """Numbers of sessions that nobody has used yet."""
 
@@ -111,31 +133,30 @@ class Sessions:
 
 
 async def _singles(sessions: Sessions, tiny: bool) -> list[Figure]:
-    """bind and close, one event a call, beside the no-op, in turns."""
+    """Each operation, one a call, beside the no-op, in turns."""
     registry, noop = (AsyncClient(RayCalls(name), name, _PATIENT, coalesce=False) for name in (NAME, NOOP))
     taken: dict[tuple[str, str, int], Taken] = {}
     for callers in CALLERS:
         each, rounds = (2, 2) if tiny else ({1: 100, 16: 30, 256: 6}[callers], 10)
         for turn in range(rounds):
             numbers = sessions.take(callers * each)
-            for operation, make in ("bind", _bind), ("close", _close):
+            for operation, call in _OPERATIONS.items():
                 for client in (registry, noop) if turn % 2 else (noop, registry):
                     times = taken.setdefault((operation, client.name, callers), Taken()) if turn else Taken()
-                    await _time(times, client, [make(number) for number in numbers], callers)
-    return [figure for operation in ("bind", "close") for figure in _beside(taken, operation)]
+                    await _time(times, client, call, numbers, callers)
+    return [figure for operation in _OPERATIONS for figure in _beside(taken, operation)]
 
 
-async def _time(times: Taken, client: AsyncClient, events: list[ev.Event], callers: int) -> None:
-    async def caller(mine: list[ev.Event]) -> None:
-        for event in mine:
+async def _time(times: Taken, client: AsyncClient, call: Call, numbers: list[int], callers: int) -> None:
+    async def caller(mine: list[int]) -> None:
+        for number in mine:
             start = perf_counter()
-            outcome = await client.apply(event)
+            assert await call(client, number)
             times.seconds.append(perf_counter() - start)
-            assert outcome.ok, outcome
 
     start = perf_counter()
-    await asyncio.gather(*(caller(events[number::callers]) for number in range(callers)))
-    times.rates.append(len(events) / (perf_counter() - start))
+    await asyncio.gather(*(caller(numbers[place::callers]) for place in range(callers)))
+    times.rates.append(len(numbers) / (perf_counter() - start))
 
 
 def _beside(taken: dict[tuple[str, str, int], Taken], operation: str) -> Iterator[Figure]:
@@ -172,7 +193,7 @@ async def _bursts(sessions: Sessions, client: AsyncClient, tiny: bool) -> list[F
         closes = [_close(number) for number in numbers]
         await _in_flight(_IN_FLIGHT, [_row(plain, closes[at : at + _BATCH]) for at in range(0, len(closes), _BATCH)])
         numbers = sessions.take(256 * each)
-        await _time(shared, client, [_bind(number) for number in numbers], 256)
+        await _time(shared, client, _apply_bind, numbers, 256)
         await client.apply_all([_close(number) for number in numbers])
     return [
         Figure("actor.bind_batch.per_s", median(batched[NAME]), "binds/s", "no-op", median(batched[NOOP])),
