@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lorafsm.engine import orders as inp
 from lorafsm.engine.report import as_event
 from lorafsm.records import Config
 from lorafsm_asyncio import LocalClient, RegistryUnavailable
-from lorafsm_asyncio.questions import PublisherOrders
+from lorafsm_asyncio.questions import PublisherOrders, ReclaimerOrders
 from lorafsm_journal import JournaledRegistry
 from lorafsm_torch import ArtifactStore
 from lorafsm_torch.rank_zero import RegistryPublisher
@@ -137,12 +137,20 @@ class Deployment:
             orders = await self.client.ask(PublisherOrders(token, self.publisher.clock()))
             if not orders:
                 return
-            for order in orders:
-                if isinstance(order, ev.Commit | ev.Abort):
-                    await self.client.apply(order)
-                    continue
-                answer = self.engines[order.engine].carry_out(order)
-                event = None if answer is None else as_event(answer, order.engine, self.publisher.clock())
-                if event is not None:
-                    await self.client.apply(event)
+            await self._carried_out(orders)
             await asyncio.sleep(0.01)
+
+    async def reclaim(self) -> None:
+        """Whatever nobody holds."""
+        while orders := await self.client.ask(ReclaimerOrders(self.publisher.clock())):
+            await self._carried_out(orders)
+
+    async def _carried_out(self, orders: Sequence[Any]) -> None:
+        for order in orders:
+            if isinstance(order, ev.EVENTS):
+                await self.client.apply(order)
+                continue
+            answer = self.engines[order.engine].carry_out(order)
+            event = None if answer is None else as_event(answer, order.engine, self.publisher.clock())
+            if event is not None:
+                await self.client.apply(event)

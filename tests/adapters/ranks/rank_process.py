@@ -5,6 +5,7 @@ python -m tests.adapters.ranks.rank_process RANK SIZE PORT FOLDER
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -92,6 +93,7 @@ class Rank:
         start = time.monotonic()
         result = self.publication.step(version, self.export)
         seconds = time.monotonic() - start
+        self.arm("")
         return {"flag": int(result), "reason": result.reason, "skipped": result.skipped, "seconds": seconds}
 
     def agree(self, flag: int) -> int:
@@ -118,6 +120,10 @@ def main(connection: Connection, rank: int, size: int, port: int, folder: Path) 
                 connection.send(one.step(asked["version"], asked["fault"]))
             case "agree":
                 connection.send({"flag": one.agree(asked["flag"])})
+            case "reclaim":
+                assert one.deployment is not None
+                asyncio.run(one.deployment.reclaim())
+                connection.send({"reclaimed": True})
             case "default":
                 assert one.deployment is not None
                 connection.send({"default": str(one.deployment.host.registry.default)})

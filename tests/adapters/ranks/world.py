@@ -87,6 +87,11 @@ class World:
         for rank in self.ranks:
             rank.hear()
 
+    def reclaim(self) -> None:
+        """Free the slots of versions that nobody holds."""
+        self.ranks[0].tell(do="reclaim")
+        self.ranks[0].hear()
+
     def default(self) -> str:
         """The registry's default."""
         self.ranks[0].tell(do="default")
