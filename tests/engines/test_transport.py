@@ -17,11 +17,11 @@ from attrs import define, evolve, field, frozen
 pytest.importorskip("torch", reason="not installed: torch (`make test` installs it)")
 
 from lorafsm import events as ev
-from lorafsm.engine.answers import Answer, Armed
+from lorafsm.engine.answers import Answer
 from lorafsm.engine.orders import ArmBucket, EngineOrder
 from lorafsm.identity import VersionKey, lora_name
-from lorafsm.lifecycle import VersionState
-from lorafsm.orders import AskStatus, Cleanup
+from lorafsm.lifecycle import AttemptState, VersionState
+from lorafsm.orders import Cleanup
 from lorafsm.records import Config
 from lorafsm_asyncio import LocalClient, Publisher, Reclaimer
 from lorafsm_journal import JournaledRegistry
@@ -258,31 +258,37 @@ async def test_an_engine_that_refuses_to_arm_ends_the_attempt_before_anything_is
     assert (await deployment.publish(3, "C")).flag is Flag.OK
 
 
-async def test_an_engine_killed_between_arming_and_its_bucket_costs_one_attempt(deployment: Deployment, house: House):
-    """The source's broadcast ends with the dead peer; the dead incarnation is proof of absence; E0 alone goes on."""
+async def test_an_engine_killed_after_it_armed_costs_one_attempt(deployment: Deployment, house: House):
+    """The broadcast ends with its dead member; the dead incarnation is proof of absence; E0 goes on alone."""
     await free_a_slot(deployment)
     incarnation = deployment.engines["E1"].incarnation
 
     async def killed(order: EngineOrder) -> None:
-        if isinstance(order, ArmBucket) and order.bucket == 1 and house.processes["E1"].alive():
+        if isinstance(order, ArmBucket) and order.bucket == 1:
             house.processes["E1"].kill()
-            deployment.host.apply(ev.EngineDead(engine="E1", incarnation=incarnation, evidence="pid", now=clock()))
+
+    async def declared_dead() -> None:
+        """What a watcher does that saw the process end."""
+        while deployment.attempt(4).state is AttemptState.OPEN:  # noqa: ASYNC110 - nothing signals it here
+            await asyncio.sleep(0.02)
+        assert not house.processes["E1"].alive()
+        deployment.host.apply(
+            ev.EngineDead(engine="E1", incarnation=incarnation, evidence="its pid is gone", now=clock())
+        )
 
     deployment.agents["E1"].after = killed
-    failed = await deployment.publish(4, "D")
+    publication = asyncio.create_task(deployment.publish(4, "D"))
+    async with asyncio.timeout(60):
+        while deployment.key(4) not in deployment.host.registry.versions:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.01)
+        await declared_dead()
+    failed = await publication
     assert failed.flag is Flag.FAILED_CLEAN, failed
+    assert "bucket 1: BROADCAST_FAILED" in failed.reason
     assert deployment.host.registry.versions[deployment.key(4)].state is VersionState.FAILED_CLEAN
-    assert deployment.attempt(4).authorized <= 2
-    deployment.host.apply(ev.EngineRemove(engine="E1", now=clock()))
+    assert deployment.attempt(4).authorized == 2
+    # E0 was not restarted; it is the fleet now.
+    await deployment.client.apply(ev.EngineRemove(engine="E1", now=clock()))
     assert (await deployment.publish(4, "D")).flag is Flag.OK
-    answer = await deployment.agents["E0"].engine.give(
-        AskStatus(
-            epoch=house.epoch,
-            engine="E0",
-            incarnation=deployment.engines["E0"].incarnation,
-            number=deployment.attempt(4).number,
-        )
-    )
-    assert not isinstance(answer, Armed)
-    assert answer is not None
-    assert answer.ok
+    async with EnginePort(house.processes["E0"].url, vocab_size=VOCAB_SIZE) as port:
+        assert isinstance(await port.score(PROMPT, deployment.name(4, "D"), uuid.uuid4().hex), OK)
