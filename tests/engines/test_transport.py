@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import secrets
 import time
 import uuid
@@ -284,7 +285,8 @@ async def test_an_engine_killed_after_it_armed_costs_one_attempt(deployment: Dep
         await declared_dead()
     failed = await publication
     assert failed.flag is Flag.FAILED_CLEAN, failed
-    assert "bucket 1: BROADCAST_FAILED" in failed.reason
+    # A small bucket may fit into the sockets' buffers: then it is the acknowledgement that does not come.
+    assert re.search("bucket 1: (BROADCAST_FAILED|NOT_RECEIVED)", failed.reason), failed.reason
     assert deployment.host.registry.versions[deployment.key(4)].state is VersionState.FAILED_CLEAN
     assert deployment.attempt(4).authorized == 2
     # E0 was not restarted; it is the fleet now.
