@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from attrs import define, evolve, field, frozen
 
@@ -22,7 +23,7 @@ from lorafsm.engine.answers import Answer
 from lorafsm.engine.orders import ArmBucket, EngineOrder
 from lorafsm.identity import VersionKey, lora_name
 from lorafsm.lifecycle import AttemptState, VersionState
-from lorafsm.orders import Cleanup
+from lorafsm.orders import AskStatus, Cleanup
 from lorafsm.records import Config
 from lorafsm_asyncio import LocalClient, Publisher, Reclaimer
 from lorafsm_journal import JournaledRegistry
@@ -30,6 +31,8 @@ from lorafsm_sglang import OK, EnginePort, EngineProcess, Sampling, wait_all_rea
 from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.guard import GuardedEngine, guard_environment, write_token
 from lorafsm_sglang.guard.fingerprint import base_fingerprint
+from lorafsm_sglang.guard.settings import TOKEN_HEADER
+from lorafsm_sglang.guard.wire import LARGEST_ORDER, write_order
 from lorafsm_sglang.tiny_model import VOCAB_SIZE, lora_fixture, write_model
 from lorafsm_torch import ArtifactStore, freeze_snapshot
 from lorafsm_torch.bucket_sender import BucketSender, Step
@@ -231,6 +234,15 @@ async def test_two_engines_receive_buckets_while_they_generate(deployment: Deplo
     for engine in deployment.engines.values():
         status = await GuardedEngine(engine.engine, engine.incarnation, engine.url, engine.token, clock).status()
         assert left_in(Path(status["stash"])) == [], "a stash outlived its load"
+
+
+async def test_an_announcement_comes_with_a_begin_and_with_nothing_else(deployment: Deployment, house: House):
+    incarnation = deployment.engines["E0"].incarnation
+    order = write_order(AskStatus(epoch=house.epoch, engine="E0", incarnation=incarnation, number=999))
+    async with httpx.AsyncClient(base_url=house.processes["E0"].url, timeout=60, trust_env=False) as raw:
+        for more, field_ in (({"transfer": {}}, "transfer"), ({"padding": " " * LARGEST_ORDER}, "body")):
+            answer = await raw.post("/lorafsm/orders", headers={TOKEN_HEADER: house.token}, json={**order, **more})
+            assert (answer.status_code, answer.json()["error"]["field"]) == (400, field_)
 
 
 async def test_an_engine_that_refuses_to_arm_ends_the_attempt_before_anything_is_sent(deployment: Deployment):

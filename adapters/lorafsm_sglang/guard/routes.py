@@ -34,7 +34,7 @@ from lorafsm_sglang.guard.guard import LoraGuard
 from lorafsm_sglang.guard.settings import TOKEN_HEADER
 from lorafsm_sglang.guard.stash import LARGEST_BUCKET, StashError
 from lorafsm_sglang.guard.versions import GUARD_VERSION, self_test
-from lorafsm_sglang.guard.wire import LARGEST_ANNOUNCEMENT, read_json, read_order, write_answer
+from lorafsm_sglang.guard.wire import LARGEST_ANNOUNCEMENT, LARGEST_ORDER, read_json, read_order, write_answer
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +121,12 @@ class Handlers:
 
     async def orders(self, request: Request) -> JSONResponse:
         """The agent's answer.  A pending one means: give the same order again."""
+        raw = await request.body()
         # An announcement may be long: it is read beside SGLang's event loop.
-        data = await asyncio.to_thread(read_json, await request.body(), LARGEST_ANNOUNCEMENT)
+        data = await asyncio.to_thread(read_json, raw, LARGEST_ANNOUNCEMENT)
         wait_s, transfer = data.pop("wait_s", 0.0), data.pop("transfer", None)
+        if transfer is None and len(raw) > LARGEST_ORDER:
+            raise InvalidField("body", f"is larger than {LARGEST_ORDER} bytes")
         if type(wait_s) not in (int, float) or not 0 <= wait_s <= LONGEST_WAIT_S:
             raise InvalidField("wait_s", f"must be 0 to {LONGEST_WAIT_S:.0f} seconds")
         order = read_order(data)
