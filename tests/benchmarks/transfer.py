@@ -30,7 +30,7 @@ GOALS = {
 }
 
 _BYTES = {"10MB": 10_000_000, "100MB": 100_000_000, "1GB": 1_000_000_000}
-_TURNS = {"10MB": 15, "100MB": 9, "1GB": 3}
+_TURNS = {"10MB": 15, "100MB": 7, "1GB": 3}
 _TENSOR = 4_000_000  # bytes of one
 _CAP = 64 << 20
 _DEADLINE_S = 300.0

@@ -129,6 +129,7 @@ class EngineProcess:
 
 
 FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.adapters.transport.engine_process"])
 """Processes of the tests come from one that has loaded torch."""
 
 
@@ -138,7 +139,6 @@ def start_engine(
     """A new engine process, ready to be asked."""
     from tests.adapters.transport.engine_process import main
 
-    FORKS.set_forkserver_preload(["tests.adapters.transport.engine_process"])
     root = SHARED / f"lorafsm-test-{os.getpid()}-{engine}-{incarnation}"
     ours, theirs = FORKS.Pipe()
     how = (engine, incarnation, root, deadline, hash_on_arrival, theirs)
@@ -237,13 +237,18 @@ def new_attempt(
     return Attempt(fleet, snapshot, fleet.number, announcement, sender, deadlines)
 
 
-def publish(fleet: Fleet, snapshot: Snapshot, **how: Any) -> Attempt:
-    """A whole attempt that must succeed, and its adapters removed afterwards."""
-    attempt = new_attempt(fleet, snapshot, **how)
+def send_all(attempt: Attempt) -> None:
+    """Begin everywhere, and send every bucket."""
     with attempt.sender:
         attempt.begin_all()
         for bucket in attempt.announcement.plan.buckets:
             attempt.send(bucket.index)
+
+
+def publish(fleet: Fleet, snapshot: Snapshot, **how: Any) -> Attempt:
+    """A whole attempt that must succeed, and its adapters removed afterwards."""
+    attempt = new_attempt(fleet, snapshot, **how)
+    send_all(attempt)
     for engine in attempt.ports:
         answer = attempt.end(engine)
         assert isinstance(answer, ans.Ready), answer
