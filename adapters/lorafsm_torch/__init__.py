@@ -1,4 +1,4 @@
-"""Tensors behind lorafsm: the frozen snapshot, its digest, the artifact store, and checks of PEFT adapter folders."""
+"""Tensors behind lorafsm: snapshots, digests, the artifact store, checks of PEFT adapter folders, the transport."""
 
 try:
     import numpy as _numpy  # noqa: F401
@@ -14,7 +14,7 @@ except ModuleNotFoundError as _missing:
         "MISSING_EXTRA", f"{_missing.name} is not installed; run: pip install 'lorafsm[torch]'", _missing.name
     ) from _missing
 
-from lorafsm_torch.errors import ArtifactCode, ArtifactError
+from lorafsm_torch.errors import ArtifactCode, ArtifactError, TransferCode, TransferError
 from lorafsm_torch.folder import check_adapter_folder
 from lorafsm_torch.freeze import Snapshot, freeze_snapshot
 from lorafsm_torch.peft import check_lora
@@ -27,6 +27,8 @@ __all__ = [
     "ArtifactStore",
     "Replica",
     "Snapshot",
+    "TransferCode",
+    "TransferError",
     "check_adapter_folder",
     "check_lora",
     "freeze_snapshot",
