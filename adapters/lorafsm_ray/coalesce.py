@@ -9,6 +9,7 @@ from attrs import frozen
 
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome
+from lorafsm_asyncio.client import RegistryUnavailable
 
 Outcomes = tuple[Outcome, ...]
 
@@ -23,8 +24,8 @@ class Coalescer:
     """Sends what was asked for since the last call as one call, each caller's events together and in order.
 
     At most `in_flight` calls are under way, so a burst grows into larger calls and not into more of them; a lone
-    caller waits for nobody.  An error of a call with several callers in it is nobody's yet: each is sent again alone.
-    A caller that goes away takes nothing back.  For one event loop.
+    caller waits for nobody.  An outage is every caller's of a call; another error is nobody's yet, and each is sent
+    again alone.  A caller that goes away takes nothing back.  For one event loop.
     """
 
     def __init__(
@@ -65,18 +66,26 @@ class Coalescer:
     async def _carry(self, batch: list[_Wanted]) -> None:
         try:
             await self._deliver(batch)
+        except RegistryUnavailable as error:
+            for wanted in batch:
+                _fail(wanted, error)
         except Exception as error:
             if len(batch) == 1:
                 _fail(batch[0], error)
             else:
                 await asyncio.gather(*[self._carry_alone(wanted) for wanted in batch])
-        finally:
-            for wanted in batch:  # the loop is ending
+        except asyncio.CancelledError:  # the loop is ending
+            for wanted in (*batch, *self._waiting):
                 wanted.done.cancel()
+            self._waiting.clear()
+            raise
+        finally:
             self._free += 1
             self._go()
 
     async def _carry_alone(self, wanted: _Wanted) -> None:
+        if wanted.done.done():  # its caller has gone
+            return
         try:
             await self._deliver([wanted])
         except Exception as error:

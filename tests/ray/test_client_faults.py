@@ -149,6 +149,36 @@ async def test_an_error_of_a_shared_call_is_found_to_be_one_callers():
     assert [type(answer) for answer in answers] == [tuple, ValueError, tuple]
 
 
+async def test_an_outage_is_everybodys_and_nobody_is_sent_again():
+    sent: list[int] = []
+
+    async def send(events: tuple[OwnerUp, ...]) -> tuple[Outcome, ...]:
+        sent.append(len(events))
+        raise RegistryUnavailable("no answer")
+
+    coalescer = Coalescer(send)
+    callers = [coalescer.apply_all([OwnerUp(owner=f"o{n}")]) for n in range(3)]
+    answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [RegistryUnavailable] * 3
+    assert sent == [3]
+
+
+def test_a_loop_that_ends_leaves_nothing_behind(recwarn: pytest.WarningsRecorder):
+    async def send(events: tuple[OwnerUp, ...]) -> tuple[Outcome, ...]:
+        await asyncio.Event().wait()
+        return ()
+
+    async def run() -> list[asyncio.Task]:
+        coalescer = Coalescer(send, in_flight=1, largest=1)
+        callers = [asyncio.create_task(coalescer.apply_all([OwnerUp(owner=f"o{n}")])) for n in range(3)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return callers
+
+    assert all(caller.cancelled() for caller in asyncio.run(run()))
+    assert not recwarn.list
+
+
 def test_tries_pause_longer_each_time_and_end_at_the_deadline():
     now = 0.0
     tries = Tries(Patience(deadline_s=10, try_s=4, pause_s=1, longest_pause_s=3), "registry r", clock=lambda: now)
