@@ -252,7 +252,7 @@ class Tree:
             if component.kind != SWA or node.parts[component.index].device or window_from >= node.end:
                 continue
             if window_from > node.start:
-                self.split(node, window_from - node.start, touch=False)
+                self.split(node, window_from - node.start, touch=True)
             node.parts[component.index].stamp = self._tick(1)
             self.put_device(node, component.index)
         return node
@@ -260,8 +260,8 @@ class Tree:
     def split(self, node: Node, length: int, *, touch: bool) -> Node:
         """Cut the first `length` tokens off into a new parent, which is returned; `node` keeps its end.
 
-        Values, locks, refs and stamps are shared as they were: a split is no access. With `touch` the lower half
-        counts as accessed after all, as SGLang 0.5.23 has it (so victims can be compared with it).
+        Values, locks, refs and stamps are shared as they were: a split is no access. With `touch` both
+        halves count as accessed after all, as SGLang 0.5.23 has it (so victims can be compared with it).
         """
         parent = node.parent
         assert parent is not None
@@ -281,6 +281,7 @@ class Tree:
             self.doubled[upper] = None
         self._on_split(upper, node)
         if touch and self._split_touches_suffix:
+            upper.full.stamp = self._tick(1)
             node.full.stamp = self._tick(1)
         self.candidates.review(upper)
         self.candidates.review(node)

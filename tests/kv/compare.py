@@ -1,4 +1,4 @@
-"""Ours beside the original, trace by trace, in one process: `python -m tests.kv.compare victims|rates SEEDS`.
+"""Ours beside the original, trace by trace, in one process: `python -m tests.kv.compare victims|window|rates SEEDS`.
 
 Prints one JSON line per comparison. The CPU stand-ins must be on PYTHONPATH; `run` starts it so.
 """
@@ -73,6 +73,27 @@ def victims(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         }
 
 
+WINDOW, FULL_SLOTS, SWA_SLOTS = 8, 600, 150
+
+
+def window_victims(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The same of a model with a sliding window: two pools, and victims of both components in their order."""
+    from tests.kv.original_window import OurWindow, TheirWindow
+
+    for seed in seeds:
+        trace = agentic(evolve(SMALL, seed=seed))
+        theirs = TheirWindow(FULL_SLOTS, SWA_SLOTS, WINDOW)
+        mine = OurWindow(FULL_SLOTS, SWA_SLOTS, WINDOW)
+        served = [(theirs.serve(request), mine.serve(request)) for request in trace.requests]
+        named = [name for a, _ in served for name, _ in a[1]]
+        yield {
+            "seed": seed,
+            "full": named.count("full"),
+            "swa": named.count("swa"),
+            "different": sum(a != b for a, b in served),
+        }
+
+
 def rates(
     seeds: Sequence[int], settings: Sequence[tuple[int, float, float]] = SETTINGS, *, original: bool = True
 ) -> Iterator[dict[str, Any]]:
@@ -100,7 +121,8 @@ def main(what: str, first: str, after: str, *settings: str) -> None:
     """Compare and print."""
     seeds = range(int(first), int(after))
     chosen = [SETTINGS[int(number)] for number in settings] or SETTINGS
-    for line in victims(seeds) if what == "victims" else rates(seeds, chosen):
+    lines = {"victims": victims, "window": window_victims}
+    for line in lines[what](seeds) if what in lines else rates(seeds, chosen):
         print(json.dumps(line), flush=True)
 
 

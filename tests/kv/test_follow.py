@@ -55,6 +55,23 @@ def test_a_session_is_one_thing_from_bind_to_close():
     assert w.cache.tree.used[FULL] == 4
 
 
+def test_one_close_releases_the_version_ref_and_the_cache_refs_of_one_key():
+    w = Followed()
+    w.publish("A")
+    w.bind_first("s")
+    w.bind_first("t")
+    w.generate("s", "A", 1, 2, 3)
+    w.generate("t", "A", 1, 2, 3)
+    [node] = w.cache.sessions.live[w.session_key("s")].frontiers[FULL]
+    assert (w.r.versions[w.key("A")].session_refs, node.full.active) == (2, 2)
+    w.close_and_release("s")
+    assert (w.r.versions[w.key("A")].session_refs, node.full.active) == (1, 1)
+    w.close_and_release("s")  # a repeat releases nothing more, on either side
+    assert (w.r.versions[w.key("A")].session_refs, node.full.active) == (1, 1)
+    w.close_and_release("t")
+    assert (w.r.versions[w.key("A")].session_refs, node.full.active) == (0, 0)
+
+
 def test_kv_follows_its_version_to_the_end():
     w = Followed()
     w.publish("A")
