@@ -91,7 +91,7 @@ def walk_system(box: SystemBox, numbers: int, rules: Rules = REAL, max_states: i
 
 
 def name_of(action: do.Action, before: System, after: System) -> str:
-    """The specification's name of a step: a result that is a fault, and spends its budget, is not one that must come."""
+    """The specification's name of a step: a result that is a fault, and spends its budget, need not come."""
     if isinstance(action, do.Finish):
         return "FinishesWell" if after.left == before.left else "FinishesBadly"
     return NAMED_OTHERWISE.get(type(action), type(action).__name__)

@@ -28,7 +28,7 @@ from lorafsm.engine import actions as act
 from lorafsm.engine.actions import Action
 from lorafsm.identity import VersionKey, parse_lora_name
 from lorafsm.reclaimer import reclaim_id_of
-from lorafsm.system.records import ArmedBy, Driver, Loaded, Message, Process, Request, System
+from lorafsm.system.records import Driver, Loaded, Message, Process, Request, System
 from lorafsm.system.world import OWNER, World
 from lorafsm_tla.as_tla import Names, as_tla
 from lorafsm_tla.values import Plain, plain_set, text_of
@@ -64,7 +64,9 @@ class SystemNames:
     @tokens.default
     def _tokens(self) -> Mapping[str, Plain]:
         return {
-            f"t{n}{'u' * times}": _tuple(n, times) for n in range(1, self.numbers + 1) for times in range(self.takeovers + 1)
+            f"t{n}{'u' * times}": _tuple(n, times)
+            for n in range(1, self.numbers + 1)
+            for times in range(self.takeovers + 1)
         }
 
     def reclaim_id(self, ours: str) -> str:
@@ -93,7 +95,8 @@ def _registry(state: System, names: SystemNames) -> dict[str, Plain]:
     for attempt in values["attempts"].values():
         attempt["token"] = names.tokens[attempt["token"]]
     values["versions"] = {
-        v: {**version, "reclaim_id": names.reclaim_id(version["reclaim_id"])} for v, version in values["versions"].items()
+        v: {**version, "reclaim_id": names.reclaim_id(version["reclaim_id"])}
+        for v, version in values["versions"].items()
     }
     values["reclaims"] = {names.reclaim_id(ours): reclaim for ours, reclaim in values["reclaims"].items()}
     done = (operation for kind, operation in r.receipts if kind == "rollback")
