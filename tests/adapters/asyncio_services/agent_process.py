@@ -126,6 +126,7 @@ class EngineClient:
     lose_replies: list[type] = field(factory=list)
     lose_orders: list[type] = field(factory=list)
     given: list[Order] = field(factory=list)
+    closed: bool = False
 
     async def carry_out(self, order: Order) -> Event | None:
         if isinstance(order, SendBucket):
@@ -169,7 +170,7 @@ class EngineClient:
         return {"adapters": [{"lora_name": n, "held_by": sorted(held.get(n, ()))} for n in sorted(agent.adapters)]}
 
     async def aclose(self) -> None:
-        return None
+        self.closed = True
 
     def _unknown(self, order: Any) -> Event | None:
         about = {"engine": self.host.name, "incarnation": self.incarnation, "now": now_ms()}

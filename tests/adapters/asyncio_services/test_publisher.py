@@ -343,6 +343,22 @@ def test_buckets_go_to_the_transport_in_order_and_once_each():
     virtually(story())
 
 
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.DOUBLED])
+def test_an_engines_word_on_a_bucket_is_told_until_the_registry_has_it(fault: Fault):
+    """A bucket is never sent again, so its result must not be lost between the transport and the registry."""
+
+    async def story() -> None:
+        async with stage() as s:
+            s.executors.update({name: Answering(name) for name in s.hosts})
+            await s.reserve(B, buckets=2)
+            transport = Transport(s)
+            s.client.at[BucketDone] = fault
+            assert isinstance(await publisher(s, send=transport).publish(B, f"token-{B}"), Committed)
+            assert transport.sent == [0, 1]
+
+    virtually(story())
+
+
 def test_a_bucket_that_was_not_authorised_is_tried_again():
     async def story() -> None:
         async with stage() as s:

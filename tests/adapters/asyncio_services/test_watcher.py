@@ -80,11 +80,14 @@ def test_a_restart_that_nobody_saw_is_found_by_the_new_incarnations_proof():
             s.hosts["E1"].supervised = False
             watched(s, poll_s=30.0)
             await asyncio.sleep(1)
+            old = s.executors["E1"]
             s.hosts["E1"].kill()
             s.hosts["E1"].start()
             await s.until(lambda: s.r.engines["E1"].incarnation == 2)
             await s.until(lambda: s.r.engines["E1"].state == "UP")
             assert s.client.outcomes_of(EngineDead) == []
+            assert old.closed
+            assert not s.executors["E1"].closed
             assert await routable(s, A) == ("E0", "E1")
 
     virtually(story())
