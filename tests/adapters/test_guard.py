@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import tomllib
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -29,13 +32,15 @@ from lorafsm_sglang.guard import (
     GuardedEngine,
     guard_environment,
     relax_wire,
+    settings,
     settings_from,
     write_token,
 )
 from lorafsm_sglang.guard.admission import RequestRefused, Rids, Screen
 from lorafsm_sglang.guard.attestation import judge
 from lorafsm_sglang.guard.configuration import SETTINGS, agent_slots, faults_in
-from lorafsm_sglang.guard.settings import CAPACITY, ENGINE, EPOCH, HOST, STORE, TOKEN_FILE
+from lorafsm_sglang.guard.plugin import activate
+from lorafsm_sglang.guard.settings import CAPACITY, ENGINE, EPOCH, HOST, LAUNCHER, STORE, TOKEN_FILE
 from lorafsm_sglang.guard.stash import Stash, StashError
 from lorafsm_sglang.guard.versions import GUARD_VERSION, SUPPORTED, Hooked, Supported, self_test
 from lorafsm_sglang.guard.wire import LARGEST_ORDER, read_answer, read_json, read_order, write_answer, write_order
@@ -59,6 +64,7 @@ GOOD: dict[str, Any] = {
     "nnodes": 1,
     "speculative_algorithm": None,
     "disaggregation_mode": "null",
+    "rust_server": False,
     "max_loras_per_batch": 3,
     "max_loaded_loras": 3,
     "lora_paths": [],
@@ -77,11 +83,11 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def test_settings_come_back_from_the_environment(tmp_path: Path):
-    settings = settings_from(environment(tmp_path))
-    assert settings is not None
-    assert (settings.engine, settings.epoch, settings.token, settings.capacity) == ("E0", "e1", TOKEN, 2)
-    assert not settings.unmanaged
-    assert TOKEN not in repr(settings)
+    told = settings_from(environment(tmp_path))
+    assert told is not None
+    assert (told.engine, told.epoch, told.token, told.capacity) == ("E0", "e1", TOKEN, 2)
+    assert not told.unmanaged
+    assert TOKEN not in repr(told)
 
 
 def test_an_engine_that_was_told_nothing_is_not_guarded():
@@ -117,6 +123,38 @@ def test_a_token_that_others_can_read_or_guess_is_refused(tmp_path: Path, mode: 
     assert token not in str(caught.value)
 
 
+# -- the plugin's entry point -----------------------------------------------------------------------------
+
+
+def test_an_installed_lorafsm_needs_no_folder_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The launcher's own mark does not go on to another engine either: it would run that one unguarded."""
+    told = {"PYTHONPATH": "/theirs", LAUNCHER: "7"}
+    where = {"store": tmp_path / "store", "host": tmp_path / "host", "token_file": write_token(tmp_path / "t", TOKEN)}
+    monkeypatch.setattr(settings, "entry_points", lambda **asked: [asked])
+    environment = guard_environment(told, "E0", "e1", **where)
+    assert environment["PYTHONPATH"] == "/theirs"
+    assert LAUNCHER not in environment
+    monkeypatch.setattr(settings, "entry_points", lambda **asked: [])
+    assert guard_environment(told, "E0", "e1", **where)["PYTHONPATH"] == f"{settings.ENGINE_PATH}{os.pathsep}/theirs"
+
+
+def test_the_folder_for_the_path_brings_the_installed_entry_point():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    [[name, value]] = project["project"]["entry-points"][settings.PLUGINS].items()
+    [listed] = settings.ENGINE_PATH.glob("*.dist-info/entry_points.txt")
+    folder = ConfigParser()
+    folder.read_string(listed.read_text())
+    assert name == settings.PLUGIN
+    assert dict(folder[settings.PLUGINS]) == {name: value}
+
+
+def test_a_plugin_that_was_told_nothing_does_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(ENGINE, raising=False)
+    before = dict(os.environ)
+    activate()
+    assert dict(os.environ) == before
+
+
 # -- configuration and versions ---------------------------------------------------------------------------
 
 
@@ -141,6 +179,7 @@ def test_the_supported_configuration_has_no_fault():
         ("speculative_algorithm", "EAGLE"),
         ("disaggregation_mode", "prefill"),
         ("disaggregation_mode", "decode"),
+        ("rust_server", True),
         ("max_loras_per_batch", 2),
         ("max_loras_per_batch", None),
         ("max_loaded_loras", 2),

@@ -23,10 +23,12 @@ _RULES: Mapping[str, tuple[Rule, str]] = {
     "nnodes": (lambda v: v == 1, "one node an engine"),
     "speculative_algorithm": (lambda v: v is None, "speculative decoding is not supported"),
     "disaggregation_mode": (lambda v: v in (None, "null"), "PD disaggregation is not supported"),
+    # Of the environment: requests that come by it never meet SGLang's tokenizer manager.
+    "rust_server": (lambda v: v is False, "the Rust server passes the guard by; unset SGLANG_RUST_SERVER"),
 }
 
 SETTINGS = (*_RULES, "max_loras_per_batch", "max_loaded_loras", "lora_paths")
-"""The server arguments that are judged and attested."""
+"""The settings that are judged and attested: server arguments, and which server it is."""
 
 
 def faults_in(configuration: Mapping[str, Any], *, capacity: int, unmanaged: bool) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from sglang.srt.environ import envs
 from sglang.srt.managers.io_struct import (
     CloseSessionReqInput,
     LoadLoRAAdapterFromTensorsReqOutput,
@@ -38,10 +39,12 @@ class ForgetsManagedNames(dict[str, Any]):
 
 
 def configuration_of(server_args: Any) -> dict[str, Any]:
-    """The server arguments that the guard judges, as SGLang resolved them."""
+    """The settings that the guard judges, as SGLang resolved them."""
     resolved = server_args.resolved_dict() if hasattr(server_args, "resolved_dict") else vars(server_args)
     chosen = {name: resolved[name] for name in SETTINGS if name in resolved}
     paths = chosen.get("lora_paths") or []
+    rust = getattr(envs, "SGLANG_RUST_SERVER", None)  # older versions have none
+    chosen["rust_server"] = rust is not None and bool(rust.get())
     chosen["lora_paths"] = [getattr(path, "lora_name", None) or str(path) for path in paths]
     return chosen
 
