@@ -4,7 +4,8 @@
 (* allows?  TraceData holds the traces: for each row the action and its    *)
 (* arguments, whether it changed anything, and every variable that is      *)
 (* another afterwards.  A row that changed nothing must be an action that  *)
-(* is not enabled.  A trace is accepted when its last row is passed.       *)
+(* is not enabled, and the code of a refusal must be true of the state.    *)
+(* A trace is accepted when its last row is passed.                        *)
 (***************************************************************************)
 EXTENDS LoraRegistry, TraceData, TLC
 
@@ -78,12 +79,42 @@ Answered ==     \* what the caller was told, where it says more than yes or no
     /\ "revision" \in DOMAIN Row.answer /\ Row.changes => default_revision' = Row.answer.revision
     /\ "number" \in DOMAIN Row.answer /\ Row.changes => next_number = Row.answer.number
 
+Came == Max(now, Row.now)      \* when the row's event came
+
+IsSo(code) ==   \* what a refusal says of the state; of what concerns a request's form alone it says nothing here
+    CASE code = "CAPACITY_ERROR"          -> Cardinality(Slots) >= Capacity
+      [] code = "PUBLICATION_IN_PROGRESS" -> \E n \in Unresolved : attempts[n].state = "OPEN"
+      [] code = "PUBLICATION_UNRESOLVED"  -> \E n \in Unresolved : attempts[n].state = "ABORTED"
+      [] code = "NO_PUBLISHED_VERSION"    -> default = NoVersion
+      [] code = "VERSION_CONFLICT"        -> versions[Arg.key].digest # Arg.digest
+      [] code = "UNKNOWN_VERSION"         -> versions[Arg.key].state = "NONE"
+      [] code = "NOT_RETIRED"             -> versions[Arg.key].state # "RETIRED"
+      [] code = "VERSION_GONE"            -> versions[Arg.key].state \in {"RECLAIMING", "RECLAIMED"}
+      [] code = "SESSION_REFS_HELD"       -> versions[Arg.key].session_refs > 0
+      [] code = "ARTIFACT_MISSING"        -> ~versions[Arg.key].artifact
+      [] code = "ALREADY_COMMITTED"       -> attempts[tokens[Arg.token]].state = "COMMITTED"
+      [] code = "ALREADY_ABORTED"         -> attempts[tokens[Arg.token]].state \in {"ABORTED", "CLEAN"}
+      [] code = "NOT_READY"               ->
+             \E e \in DOMAIN attempts[tokens[Arg.token]].targets : ~ReadyCounts(tokens[Arg.token], e)
+      [] code = "NOT_ABORTED"             -> attempts[Arg.number].state = "OPEN"
+      [] code = "DRIVER_ALIVE"            -> Came < attempts[versions[Arg.key].number].driver_until
+      [] code = "UNKNOWN_OWNER"           -> owners[Arg.owner].state = "NONE"
+      [] code = "SESSION_EXPIRED"         -> owners[Arg.owner].state \in {"EXPIRED", "GONE"}
+      [] code = "OWNER_ALIVE"             -> owners[Arg.owner].state = "LIVE" /\ Came <= owners[Arg.owner].lease_until
+      [] code = "SESSION_CLOSED"          ->
+             owners[Arg.owner].sessions[Arg.sequence].state \in {"FINALIZING", "CLOSED"}
+      [] code = "UNKNOWN_RECLAIM"         -> reclaims[Arg.reclaim_id].state = "NONE"
+      [] code = "NOT_DEAD"                -> engines[Arg.engine].state # "DEAD"
+      [] code = "BASE_MISMATCH"           -> Arg.base_fingerprint # OurBase
+      [] code = "BACKING_OFF"             -> Came < engines[Arg.engine].retry_at
+      [] OTHER -> TRUE
+
 TraceInit == Init /\ trace \in DOMAIN Traces /\ row = 1
 
 TraceNext ==
     /\ row \in DOMAIN Traces[trace]
     /\ IF Row.changes THEN Acts /\ Observed
-       ELSE ~ENABLED (Acts /\ vars' # vars) /\ UNCHANGED vars
+       ELSE ~ENABLED (Acts /\ vars' # vars) /\ UNCHANGED vars /\ IsSo(Row.code)
     /\ Answered
     /\ row' = row + 1
     /\ trace' = trace

@@ -1,8 +1,8 @@
 """Net 2: what a registry did, row by row of its journal, must be what LoraRegistry.tla allows.
 
 A trace is made by replaying the journal's events; each row says the action with its arguments, whether anything
-changed, and every variable that is another afterwards.  TLC computes with 32 bits, so times count from the first
-one, and incarnations and seqs, which are only compared, are replaced by their ranks.
+changed, every variable that is another afterwards, and the code of a refusal.  TLC computes with 32 bits, so times
+count from the first one, and incarnations and seqs, which are only compared, are replaced by their ranks.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ def trace_of(config: Config, epoch: str, events: Iterable[Event], names: Names) 
                 "changes": bool(changed),
                 "after": changed,
                 "answer": _answer(done.outcome),
+                "code": str(done.outcome.code) if isinstance(done.outcome, Refusal) else "",
             }
         )
         before = after

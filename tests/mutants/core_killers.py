@@ -56,8 +56,8 @@ REGISTRY_BOXES = [
 AGENT_BOXES = [f"agent {name}" for name in "buckets two listings repair closed answers contents requests".split()]
 EXPLORED = sorted(BOXES, key=lambda name: (BOXES[name].illegal, len(BOXES[name].events)))
 SLOW_TESTS = "test_stateful test_fuzz test_determinism test_identity test_manifest test_holders test_deployment".split()
-FIRST, SECOND, ALL = 20, 150, 100_000
-"""States of a box that the first look, and the second, take in; and all of them."""
+FIRST, SECOND, SEARCHED, ALL = 20, 400, 150, 100_000
+"""States of a golden box that the first look, and the second, take in; those of a box of the explorer; all of them."""
 
 
 @cache
@@ -297,14 +297,12 @@ def killers(mutant: CoreMutant) -> Iterator[Killer]:
     boxes = [] if of_policy else boxes
     kinds = touched(mutant)
     own, *others = test_files(mutant)
-    for name in boxes:
-        yield Killer(f"golden {name} {FIRST}", partial(graph, name, kinds, FIRST))
+    for limit in (FIRST, SECOND):
+        for name in boxes:
+            yield Killer(f"golden {name} {limit}", partial(graph, name, kinds, limit))
+    for name in [] if of_policy or of_engine else EXPLORED:
+        yield Killer(f"box {name} {SEARCHED}", partial(explored, name, kinds, SEARCHED))
     yield Killer(own, partial(tested, [own]))
-    for name in boxes:
-        yield Killer(f"golden {name} {SECOND}", partial(graph, name, kinds, SECOND))
-    if not of_policy and not of_engine:
-        for name in EXPLORED:
-            yield Killer(f"box {name} {SECOND}", partial(explored, name, kinds, SECOND))
     yield Killer("the other tests", partial(tested, others))
     for name in boxes:
         yield Killer(f"golden {name} {ALL}", partial(graph, name, kinds, ALL))
@@ -320,23 +318,22 @@ def again(mutant: CoreMutant, name: str) -> Killer:
     return Killer(name, partial(look, box, touched(mutant), int(limit)))
 
 
-def read_all(limits: Iterable[int] = (FIRST, SECOND)) -> None:
-    """Whatever the first looks need, while the core is as it was written; children share it."""
-    for limit in limits:
-        for name in REGISTRY_BOXES:
+def read_all(limits: Iterable[int] = (FIRST, SECOND, SEARCHED)) -> None:
+    """Whatever these looks need, while the core is as it was written; children share it."""
+    for limit in sorted(limits):
+        for name in EXPLORED if limit == SEARCHED else ():
+            searched(name, limit)
+        for name in REGISTRY_BOXES if limit != SEARCHED else ():
             golden(name), registries(name, limit)
-        for name in AGENT_BOXES:
+        for name in AGENT_BOXES if limit != SEARCHED else ():
             golden(name), agents(name, limit)
-    if SECOND in limits:
-        for name in EXPLORED:
-            searched(name, SECOND)
     calls()
 
 
 OWN_TESTS = {
     **dict.fromkeys(("publisher", "reclaimer", "repairer"), "test_policies"),
     **dict.fromkeys(("load", "unload", "requests", "inspect", "records", "answers"), "test_agent_stories"),
-    "view": "test_status",
+    "view": "test_sessions",
     "progress": "test_targets",
     "report": "test_agent_report",
     "step": "test_publication",

@@ -7,7 +7,7 @@ from functools import partial
 
 from attrs import frozen
 
-from tests.mutants.core_killers import FIRST, SECOND, again, killers, put_in, read_all
+from tests.mutants.core_killers import FIRST, SEARCHED, SECOND, again, killers, put_in, read_all
 from tests.mutants.core_tree import CoreMutant
 from tests.mutants.forked import each
 
@@ -27,8 +27,8 @@ class Verdict:
 def run_core(mutants: Sequence[CoreMutant], known: Mapping[str, str], jobs: int, *, quick: bool) -> Iterator[Verdict]:
     """The verdicts as they come; `known` killers are asked first, and with `quick` nobody else."""
     by_id = {mutant.id: mutant for mutant in mutants}
-    limits = {int(name.rpartition(" ")[2]) for name in known.values() if name[:6] in ("golden", "box re")}
-    read_all(sorted(limits & {FIRST, SECOND}) if quick else (FIRST, SECOND))
+    looks = {name.rpartition(" ")[2] for name in known.values()}
+    read_all([limit for limit in (FIRST, SECOND, SEARCHED) if not quick or str(limit) in looks])
     work = partial(_judged, by_id, known, quick)
     for name, answer in each(by_id, work, jobs, lambda name: SECONDS):
         if isinstance(answer, list):

@@ -124,7 +124,12 @@ def _mutants_of(module: str) -> Iterator[SpecMutant]:
 
 
 def _is_boolean(definition: Definition) -> bool:
-    words = [token.text for _, token in top_level(definition.body)]
+    body = definition.body
+    if body[0].text == "LET":
+        inside = place_of(body, "IN", 1)
+        assert inside is not None
+        body = body[inside + 1 :]
+    words = [token.text for _, token in top_level(body)]
     starts = words[0] in ("/\\", "\\/", "\\A", "\\E", "~")
     logical = {"/\\", "\\/", "=>", "\\in", "\\notin", "=", "#", "<", "<=", ">", ">="} & set(words)
     return starts or (words[0] not in ("IF", "CASE", "[", "{", "LET") and bool(logical))
