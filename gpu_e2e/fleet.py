@@ -83,13 +83,15 @@ def stop_all(processes: Mapping[str, EngineProcess]) -> None:
             stack.callback(process.stop)
 
 
-async def wait_ready(processes: dict[str, EngineProcess], progress: Callable[[str], None]) -> None:
+async def wait_ready(
+    processes: dict[str, EngineProcess], progress: Callable[[str], None], deadline_s: float = START_DEADLINE_S
+) -> None:
     """Until every engine has generated a token; EngineStartError names the log of one that did not."""
     waiting, told = dict(processes), -1
     started = asyncio.get_running_loop().time()
     while waiting:
         for name, process in list(waiting.items()):
-            if await asyncio.to_thread(process.poll_ready, START_DEADLINE_S):
+            if await asyncio.to_thread(process.poll_ready, deadline_s):
                 del waiting[name]
                 progress(f"engine {name} ready on port {process.port} after {process.ready_after_s:.0f} s")
         waited = int(asyncio.get_running_loop().time() - started)
@@ -109,13 +111,14 @@ async def beside(
     incarnations: dict[str, int],
     plan: GuardPlan,
     announce: Announce,
+    vocab_size: int = VOCAB_SIZE,
 ) -> AsyncIterator[Fleet]:
     """Ports and executors of running engines; closed at the end (the processes are the caller's).
 
     Each engine proves that it is guarded, or AttestationError; `incarnations` is filled from the proofs.
     """
     gates = Gates()
-    ports = {name: EnginePort(process.url, vocab_size=VOCAB_SIZE) for name, process in processes.items()}
+    ports = {name: EnginePort(process.url, vocab_size=vocab_size) for name, process in processes.items()}
     replicas = {name: Replica(store, plan.hosts / name) for name in processes}
     guarded = {
         name: GuardedEngine(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,30 @@ _KV_HEADS = 2
 _HEAD_DIM = 16
 _MAX_POSITIONS = 4096
 
-# Module name -> (block, inputs, outputs); PEFT's A is (rank, inputs) and B is (outputs, rank).
-_MODULES = {
-    "q_proj": ("self_attn", _HIDDEN, _HEADS * _HEAD_DIM),
-    "k_proj": ("self_attn", _HIDDEN, _KV_HEADS * _HEAD_DIM),
-    "v_proj": ("self_attn", _HIDDEN, _KV_HEADS * _HEAD_DIM),
-    "o_proj": ("self_attn", _HEADS * _HEAD_DIM, _HIDDEN),
-    "gate_proj": ("mlp", _HIDDEN, _INTERMEDIATE),
-    "up_proj": ("mlp", _HIDDEN, _INTERMEDIATE),
-    "down_proj": ("mlp", _INTERMEDIATE, _HIDDEN),
+_TINY = {
+    "hidden_size": _HIDDEN,
+    "intermediate_size": _INTERMEDIATE,
+    "num_hidden_layers": _LAYERS,
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _KV_HEADS,
+    "head_dim": _HEAD_DIM,
 }
+
+
+def _modules(config: Mapping[str, Any]) -> dict[str, tuple[str, int, int]]:
+    """Module name -> (block, inputs, outputs); PEFT's A is (rank, inputs) and B is (outputs, rank)."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    return {
+        "q_proj": ("self_attn", hidden, queries),
+        "k_proj": ("self_attn", hidden, keys),
+        "v_proj": ("self_attn", hidden, keys),
+        "o_proj": ("self_attn", queries, hidden),
+        "gate_proj": ("mlp", hidden, inner),
+        "up_proj": ("mlp", hidden, inner),
+        "down_proj": ("mlp", inner, hidden),
+    }
 
 
 def write_model(folder: Path | str, *, seed: int = 20) -> Path:
@@ -71,9 +86,14 @@ def write_model(folder: Path | str, *, seed: int = 20) -> Path:
 
 
 def lora_fixture(
-    name: str, *, rank: int = LORA_RANK, scale: float = 0.15, dtype: torch.dtype | None = None
+    name: str,
+    *,
+    rank: int = LORA_RANK,
+    scale: float = 0.15,
+    dtype: torch.dtype | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and PEFT configuration of one adapter for the model of `write_model`.
+    """Tensors and PEFT configuration of one adapter for the model of `write_model`, or of another Qwen3's `config`.
 
     The name is the seed: another name is another adapter.  ``scale`` is the standard deviation of both
     factors; ``dtype`` is float32 unless given.  All seven linear modules of every layer are adapted.
@@ -87,9 +107,10 @@ def lora_fixture(
         values = torch.randn(rows, columns, generator=generator) * scale
         return values.to(dtype or torch.float32)
 
+    shape = _TINY if config is None else config
     tensors: dict[str, torch.Tensor] = {}
-    for layer in range(_LAYERS):
-        for module, (block, inputs, outputs) in _MODULES.items():
+    for layer in range(shape["num_hidden_layers"]):
+        for module, (block, inputs, outputs) in _modules(shape).items():
             prefix = f"base_model.model.model.layers.{layer}.{block}.{module}"
             tensors[f"{prefix}.lora_A.weight"] = draw(rank, inputs)
             tensors[f"{prefix}.lora_B.weight"] = draw(outputs, rank)
@@ -106,7 +127,7 @@ def peft_config(rank: int = LORA_RANK) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
-        "target_modules": sorted(_MODULES),
+        "target_modules": sorted(_modules(_TINY)),
         "modules_to_save": None,
         "use_dora": False,
         "use_rslora": False,
@@ -117,10 +138,10 @@ def write_lora(folder: Path | str, name: str, **options: Any) -> Path:
     """Write fixture ``name`` as a PEFT adapter folder and return it; ``options`` as for `lora_fixture`."""
     from safetensors.torch import save_file
 
-    tensors, config = lora_fixture(name, **options)
+    tensors, peft = lora_fixture(name, **options)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     save_file(tensors, target / "adapter_model.safetensors")
-    text = json.dumps(config, indent=2, sort_keys=True)
+    text = json.dumps(peft, indent=2, sort_keys=True)
     (target / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
     return target
