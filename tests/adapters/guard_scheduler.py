@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 import uuid
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from lorafsm.engine.answers import Refused
 from lorafsm.identity import VersionKey, lora_name
 from lorafsm.manifest import store_plan
 from lorafsm.orders import Begin, End, Unload
-from lorafsm_sglang.guard.plugin import guarded_class
-from lorafsm_sglang.guard.settings import settings_from
+from lorafsm_sglang.guard.plugin import TARGET, activate, guarded_class
+from lorafsm_sglang.guard.settings import LAUNCHER, settings_from
 from lorafsm_sglang.tiny_model import lora_fixture, write_lora
 from lorafsm_torch import ArtifactStore, freeze_snapshot
 from tests.adapters.guard_scheduler_ends import ENDS
@@ -409,6 +410,58 @@ async def samples(world: World) -> dict[str, Any]:
     return {"outcome": await ended(world.ask(name, sampling={"n": 4})), "refs": world.refs(name)}
 
 
+async def samples_part(world: World) -> dict[str, Any]:
+    """n = 4, and the third sample cannot be sent: what is left when the two that were sent have ended."""
+    name = await world.load("A")
+    send, calls = world.tm._send_one_request, 0
+
+    async def fails(item: Any) -> None:
+        nonlocal calls
+        calls += item.sampling_params.max_new_tokens > 0  # the common prefix is warmed up with none
+        if calls == 3:
+            raise OSError("made up: the socket is gone")
+        await send(item)
+
+    world.tm._send_one_request = fails
+    task = world.ask(name, sampling={"n": 4})
+    try:
+        await until(lambda: task.done() or world.scheduler.running, 2)
+        for _ in range(2):  # the warm-up, then the samples
+            for rid in list(world.scheduler.running):
+                await world.scheduler.end(rid)
+            await until(lambda: task.done(), 0.5)
+    finally:
+        world.tm._send_one_request = send
+    outcome = await ended(task)
+    await until(lambda: world.refs(name) == 0, 1)
+    return {"outcome": outcome, "refs": world.refs(name), "unload": await world.unload(name, 0.5)}
+
+
+async def lost_tasks(world: World) -> dict[str, Any]:
+    """Errors that nobody learns of: the release of an unknown name, and of an adapter that was unloaded too early."""
+    lost: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: lost.append(type(about.get("exception")).__name__))
+    name = await world.load("A")
+    await ended(world.ask(f"{name[:-4]}0000"))
+    gc.collect()
+    unknown = list(lost)
+    r1 = world.ask(name)
+    await world.running(r1)
+    live = world.tm.lora_registry.get_all_adapters()[name].lora_id
+    await ended(world.ask(f"{name[:-4]}0001", lora_id=live))
+    await asyncio.sleep(0.05)
+    lost.clear()
+    early = await world.unload(name, 0.3)
+    await world.scheduler.end(r1.rid)
+    await ended(r1)
+    await until(lambda: bool(lost), 0.5)
+    gc.collect()
+    loop.set_exception_handler(None)
+    late = await world.unload(name)
+    return {"unknown name": unknown, "unload while r1 runs": early, "after": list(lost), "unload": late}
+
+
 async def failed_load(world: World) -> dict[str, Any]:
     """SGLang refuses a load: the agent says so and nothing is left."""
     snapshot = freeze_snapshot(*reversed(lora_fixture("C")))
@@ -466,6 +519,16 @@ async def model_names(world: World) -> dict[str, Any]:
     return {"native": native, "guarded": [serving._resolve_lora_path(model, None) for model in asked], "name": name}
 
 
+async def plugin_twice(world: World) -> dict[str, Any]:
+    """The entry point is seen twice: from what is installed, and from PYTHONPATH."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    os.environ.pop(LAUNCHER, None)
+    activate()
+    activate()
+    return {"hooks": len(HookRegistry._hooks.pop(TARGET))}
+
+
 async def stress(world: World) -> dict[str, Any]:
     """60 requests that end in every way, all at once."""
     name = await world.load("A")
@@ -510,15 +573,22 @@ async def cost(world: World) -> dict[str, Any]:
     return {"cpu_us": sorted(seen)[len(seen) // 2]}
 
 
-async def scenarios(world: World) -> None:
-    both = (late_after, late_during, foreign_lora_id, cancelled_load)
-    chosen: list[tuple[str, Awaitable[Any]]] = [(each.__name__, each(world)) for each in both]
-    if world.guard is not None:
+async def scenarios(world: World, only: str) -> None:
+    """All of them, or `only` this one."""
+    both = (late_after, late_during, foreign_lora_id, cancelled_load, lost_tasks)
+    chosen: list[tuple[str, Coroutine[Any, Any, Any]]] = [(each.__name__, each(world)) for each in both]
+    if world.guard is None:
+        chosen.append(("samples_part", samples_part(world)))
+    else:
         chosen = [(how, end_of_one(world, how)) for how in ENDS] + chosen
         chosen += [
-            (each.__name__, each(world)) for each in (samples, batch, failed_load, sessions, model_names, stress, cost)
+            (each.__name__, each(world))
+            for each in (samples, batch, failed_load, sessions, model_names, plugin_twice, stress, cost)
         ]
     for name, work in chosen:
+        if only not in ("", name):
+            work.close()
+            continue
         try:
             seen = await asyncio.wait_for(work, 30)
         except Exception as error:
@@ -539,11 +609,11 @@ async def _clear(world: World) -> None:
 
 
 async def main() -> None:
-    model, folder, guard = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "guarded"
+    model, folder, guard, only = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "guarded", sys.argv[4]
     tm_module.kill_process_tree = lambda *args, **more: print(json.dumps({"scenario": "server died"}), flush=True)
     world = World(model, folder, guard)
     await world.start()
-    await scenarios(world)
+    await scenarios(world, only)
     world.pump.cancel()
 
 

@@ -6,29 +6,19 @@ Two processes (`guard_scheduler.py`, with the guard and without it) tell what th
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lorafsm_sglang.cpu_profile import cpu_environment
-from lorafsm_sglang.guard import guard_environment, write_token
 from lorafsm_sglang.guard.versions import SUPPORTED
 from tests.adapters import guard_scheduler_ends
+from tests.adapters.guard_processes import Seen, run
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 180
 EXACT = {"after": 1, "unload while r2 runs": "pending", "unload": "done", "states left": 0}
 GUARD_CPU_US = 100.0
 OLDER = tuple(version for version in SUPPORTED if version != "0.5.23")
 WHEELS = "LORAFSM_OLDER_SGLANG"
-_PROGRAM = "import runpy; runpy.run_module('tests.adapters.guard_scheduler', run_name='__main__', alter_sys=True)"
-
-Seen = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -59,41 +49,6 @@ def older(world: Path) -> dict[str, Seen]:
             f"{WHEELS} names no folder with the unzipped wheels of {', '.join(missing)} (see the guard's README)"
         )
     return run(world, {version: folder / version for version in OLDER})
-
-
-def run(world: Path, kinds: dict[str, Path | None]) -> dict[str, Seen]:
-    """One process a kind, all at once; `kinds` maps a name to the folder of another SGLang than the installed one."""
-    running = {}
-    for kind, wheel in kinds.items():
-        own = world / kind
-        path = [str(wheel)] if wheel else []
-        told = guard_environment(
-            cpu_environment({**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "adapters")))}),
-            "E0",
-            "s1",
-            store=own / "store",
-            host=own / "host",
-            token_file=write_token(own / "token", "t" * 32),
-        )
-        told["PYTHONPATH"] = os.pathsep.join([*path, told["PYTHONPATH"]])
-        program = f"{'import tests.adapters.older_wheels; ' if wheel else ''}{_PROGRAM}"
-        how = "native" if kind == "native" else "guarded"
-        command = [sys.executable, "-c", program, str(world / "model"), str(own), how]
-        with (own / "log").open("wb") as log:
-            running[kind] = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
-    try:
-        return {kind: _rows(process, world / kind / "log") for kind, process in running.items()}
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-
-
-def _rows(process: subprocess.Popen[bytes], log: Path) -> Seen:
-    out, _ = process.communicate(timeout=DEADLINE_S)
-    rows = [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"scenario"')]
-    assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
-    return {row.pop("scenario"): row for row in rows}
 
 
 @pytest.mark.parametrize("how", guard_scheduler_ends.ENDS)
@@ -137,6 +92,10 @@ def test_a_managed_name_as_model_is_never_the_base(seen: dict[str, Seen]):
     assert row["guarded"] == [row["name"], row["name"], None, "visitor"]
 
 
+def test_a_plugin_that_is_seen_twice_is_active_once(seen: dict[str, Seen]):
+    assert seen["guarded"]["plugin_twice"] == {"hooks": 1}
+
+
 def test_the_guard_costs_little_cpu(seen: dict[str, Seen]):
     assert seen["guarded"]["cost"]["cpu_us"] < GUARD_CPU_US
 
@@ -164,6 +123,22 @@ def test_a_cancelled_load_gives_its_reply_to_nobody_else(seen: dict[str, Seen]):
     """Native defect C1: the next load is answered with the cancelled one's reply, before it happened."""
     told = "in the scheduler when the load was answered"
     assert (seen["native"]["cancelled_load"][told], seen["guarded"]["cancelled_load"][told]) == (False, True)
+
+
+def test_samples_that_could_not_be_sent_leave_no_reference(seen: dict[str, Seen]):
+    """Native defect L1: of n = 4 the third cannot be sent; the fourth, never made, keeps its reference for good."""
+    native = seen["native"]["samples_part"]
+    assert (native["refs"], native["unload"]) == (1, "pending")
+    assert seen["guarded"]["samples"] == {"outcome": "SEVERAL_SAMPLES", "refs": 0}
+
+
+def test_no_release_fails_where_nobody_sees_it(seen: dict[str, Seen]):
+    """Native defects O2, O3: TypeError for a name that was never there, KeyError after an unload came too early."""
+    native = seen["native"]["lost_tasks"]
+    assert (native["unknown name"], native["after"]) == (["TypeError"], ["KeyError"])
+    assert native["unload while r1 runs"] == "done"
+    guarded = seen["guarded"]["lost_tasks"]
+    assert guarded == {"unknown name": [], "unload while r1 runs": "pending", "after": [], "unload": "done"}
 
 
 class TestOlderVersions:
