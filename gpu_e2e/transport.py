@@ -30,6 +30,8 @@ class Transport:
 
     kind: Kind
     sender: BucketSender | None = None
+    cap: int = CAP
+    backend: str = "gloo"
 
     def connect(self, driver: Driver, engines: Mapping[str, Gives], recorder: Recorder) -> None:
         """Let the driver's SendBucket orders reach these engines."""
@@ -45,7 +47,7 @@ class Transport:
                 entry["bucket"] = step.bucket
             entry["start"], entry["end"] = recorder.at(step.start), recorder.at(step.end)
 
-        self.sender = BucketSender(Lobby(), engines, apply, driver.clock, cap=CAP, told=told)
+        self.sender = BucketSender(Lobby(), engines, apply, driver.clock, cap=self.cap, backend=self.backend, told=told)
         driver.send = self.sender.send
 
     def plan(self, snapshot: Snapshot) -> Plan:

@@ -36,7 +36,7 @@ def run(out: Path, engines: int, transport: str = "torch", *, quiet: bool, keep_
             from gpu_e2e.cpu import run_demo
         except ModuleNotFoundError as error:
             raise CliError(f"lorafsm demo needs {error.name}: {_INSTALL}") from error
-        report: dict[str, Any] = run_demo(out, engines, _ignore if quiet else _teller(), transport=transport)
+        report: dict[str, Any] = run_demo(out, engines, teller(quiet), transport=transport)
     return report
 
 
@@ -44,7 +44,10 @@ def _ignore(_line: str) -> None:
     pass
 
 
-def _teller() -> Callable[[str], None]:
+def teller(quiet: bool) -> Callable[[str], None]:
+    """Progress lines on stderr, each with the seconds since the start; none where `quiet`."""
+    if quiet:
+        return _ignore
     console, start = Console(stderr=True, highlight=False), monotonic()
 
     def tell(line: str) -> None:

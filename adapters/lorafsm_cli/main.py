@@ -80,6 +80,32 @@ def demo(
 
 
 @app.command()
+def experiment(
+    out: Annotated[Path, typer.Option(help="Folder for report.json, report.html, journals and logs.")],
+    profile: Annotated[str, typer.Option(help="cpu: a tiny model, gloo; cuda: a model by path, NCCL.")] = "cpu",
+    plan: Annotated[Path | None, typer.Option(help="A plan; left out: the profile's own.")] = None,
+    sections: Annotated[str, typer.Option(help="Some of numeric,kv,online; left out: all.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, print the plan, start nothing.")] = False,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+) -> None:
+    """The acceptance run by a fixed plan: numbers, KV isolation, online publication, one report."""
+    from lorafsm_cli.experiment import run, show, show_dry
+
+    if profile not in ("cpu", "cuda"):
+        raise CliError(f"--profile: {profile} is not known; take cpu or cuda")
+    found = run(profile, plan, out, dry=dry_run, quiet=quiet, keep_stdout_clean=as_json, sections=sections)
+    if as_json:
+        print_json(found)
+    elif dry_run:
+        show_dry(found, Console())
+    else:
+        show(found, out, Console())
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def status(
     journal: Annotated[
         Path | None, typer.Option(help="Journal file of a registry; may be in use by its writer.")

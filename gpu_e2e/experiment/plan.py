@@ -109,13 +109,14 @@ class Numeric:
     """7.2: `epsilon` in nats; A and B must differ by `separation` epsilons at a position that is used.
 
     A position is a prefix and one of `scored_tokens`; each prefix needs `least_positions` of them.  A baseline is
-    scored `repeats` times before it is trusted.
+    scored `repeats` times before it is trusted; with `witness` transformers must agree with it (float32 only).
     """
 
     epsilon: float
     separation: float
     repeats: int
     least_positions: int
+    witness: bool
     scored_tokens: tuple[int, ...]
     sessions: tuple[SessionPlan, ...]
 
@@ -240,6 +241,38 @@ def _vocabulary(plan: Plan) -> None:
     for name, tokens in ids.items():
         if not tokens or any(not 0 <= token < plan.model.vocab_size for token in tokens):
             raise InvalidField(name, f"needs token ids in [0, {plan.model.vocab_size}), at least one")
+
+
+@frozen
+class Reality:
+    """What this machine has of what a plan fixes, before any engine is started; memory in GiB for one engine."""
+
+    packages: Mapping[str, str]
+    config: Mapping[str, Any]
+    fingerprint: str
+    digests: Mapping[str, str]
+    devices: int
+    memory_gib: float
+
+
+def check_before(plan: Plan, found: Reality) -> None:
+    """Compare a plan with this machine; PlanMismatch names the first field that differs and what was found."""
+    _same("code.packages", plan.code.packages, found.packages)
+    _same("model.config", plan.model.config, found.config)
+    _same("model", {"fingerprint": plan.model.fingerprint}, {"fingerprint": found.fingerprint})
+    _same("fixtures.digests", plan.fixtures.digests, found.digests)
+    if plan.engine.device != "cpu" and found.devices < plan.engine.count:
+        raise PlanMismatch("engine.count", f"{found.devices} devices are here, {plan.engine.count} are needed")
+    needed = plan.engine.memory_gib * (plan.engine.count if plan.engine.device == "cpu" else 1)
+    if found.memory_gib < needed:
+        raise PlanMismatch("engine.memory_gib", f"{found.memory_gib:.1f} GiB are free, {needed:.1f} are needed")
+
+
+def _same(where: str, planned: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name, value in planned.items():
+        here = found.get(name)
+        if here != value:
+            raise PlanMismatch(f"{where}.{name}", f"here it is {here!r}, in the plan {value!r}")
 
 
 def check_engine(plan: Plan, name: str, said: Mapping[str, Any]) -> None:
