@@ -1,0 +1,141 @@
+"""The experiment's report: `report.json` (SCHEMA) and one self-contained, printable `report.html`.
+
+A section that did not run says "not run" and keeps the whole from being a pass: `ok` needs every condition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from gpu_e2e.experiment.figures import GOALS, Sections, figures, kept
+from gpu_e2e.report.figures import shown
+from gpu_e2e.report.timeline import timeline
+
+CLAUSES = {"faults": "RFC 7.1", "numeric": "RFC 7.2", "kv": "RFC 7.2", "online": "RFC 7.3"}
+"""The sections that an acceptance needs."""
+
+_STATE = {True: "pass", False: "fail", None: "not run"}
+_CONDITION = {
+    "type": "object",
+    "properties": {
+        "clause": {"type": "string"},
+        "section": {"type": "string"},
+        "name": {"type": "string"},
+        "expected": {},
+        "seen": {},
+        "state": {"enum": list(_STATE.values())},
+    },
+    "required": ["clause", "section", "name", "expected", "seen", "state"],
+}
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "lorafsm: acceptance of RFC 7.1 to 7.3",
+    "type": "object",
+    "properties": {
+        "ok": {"type": "boolean", "description": "Every condition is a pass; one that did not run is none."},
+        "figures": {
+            "type": "object",
+            "properties": {name: {"type": ["number", "null"]} for name in GOALS},
+            "required": list(GOALS),
+            "additionalProperties": False,
+        },
+        "conditions": {"type": "array", "items": _CONDITION, "minItems": 1},
+        "sections": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
+    "required": ["ok", "figures", "conditions", "sections"],
+}
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ verdict }} · lorafsm acceptance</title>
+<style>{{ style }}
+@media print { details { display: block } table { break-inside: auto } tr { break-inside: avoid } }</style></head>
+<body><header class="{{ 'good' if report.ok else 'bad' }}">
+<p class="kicker">lorafsm · acceptance of RFC 7.1 to 7.3</p><h1>{{ verdict }}</h1></header><main>
+<section><h2>Figures</h2><div class="wide"><table class="numbers">
+<thead><tr><th>figure</th><th>measured</th><th>goal</th><th>state</th></tr></thead><tbody>
+{% for name, value, goal, state in figures %}<tr><th scope="row">{{ name }}</th>
+<td>{{ value | shown }}</td><td>{{ goal }}</td><td>{{ state }}</td></tr>
+{% endfor %}</tbody></table></div></section>
+<section><h2>Conditions</h2><div class="wide"><table class="expectations">
+<thead><tr><th>clause</th><th>condition</th><th>expected</th><th>seen</th><th>state</th></tr></thead><tbody>
+{% for c in report.conditions %}<tr class="{{ 'held' if c.state == 'pass' else 'failed' }}"><td>{{ c.clause }}</td>
+<th scope="row">{{ c.name }}</th><td>{{ c.expected | shown }}</td>
+<td>{{ c.seen | shown }}</td><td>{{ c.state }}</td></tr>
+{% endfor %}</tbody></table></div></section>
+{% if timeline %}<section><h2>What happened</h2><div class="wide">{{ timeline }}</div></section>{% endif %}
+{% for title, columns, rows in tables %}<section><h2>{{ title }}</h2><div class="wide"><table class="numbers">
+<thead><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for c in columns %}<td>{{ row.get(c) | shown }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div></section>{% endfor %}
+</main></body></html>
+"""
+
+
+def assemble(sections: Sections) -> dict[str, Any]:
+    """The report of what ran: each section's own conditions, and one a goal; a missing section is "not run"."""
+    conditions: list[dict[str, Any]] = []
+    for section, clause in CLAUSES.items():
+        rows = sections.get(section, {}).get("conditions") or [
+            {"name": f"section {section}", "expected": "run", "seen": None, "ok": None}
+        ]
+        conditions += [_condition(clause, section, row) for row in rows]
+    measured = figures(sections)
+    for name, value in measured.items():
+        row = {"name": name, "expected": str(GOALS[name]), "seen": value, "ok": kept(name, value, sections)}
+        conditions.append(_condition(GOALS[name].clause, GOALS[name].section, row))
+    return {
+        "ok": all(condition["state"] == "pass" for condition in conditions),
+        "figures": measured,
+        "conditions": conditions,
+        "sections": dict(sections),
+    }
+
+
+def write(sections: Sections, out: Path) -> dict[str, Any]:
+    """Write both files into `out`, each whole or not at all; returns the report.  ValueError for NaN or infinity."""
+    report = assemble(sections)
+    text = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in {"report.json": text, "report.html": render(report)}.items():
+        unfinished = out / f".{name}.part"
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(out / name)
+    return report
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The page; every text from the run is escaped."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["shown"] = shown
+    style = files("gpu_e2e.report").joinpath("style.css").read_text(encoding="utf-8")
+    states = {condition["name"]: condition["state"] for condition in report["conditions"]}
+    return environment.from_string(_PAGE).render(
+        report=report,
+        style=Markup(style),  # noqa: S704 - our own file
+        verdict=verdict(report),
+        figures=[(name, value, str(GOALS[name]), states[name]) for name, value in report["figures"].items()],
+        timeline=Markup(timeline(report["sections"].get("online", {}))),  # noqa: S704 - built and escaped as a tree
+        tables=[
+            (f"{name}: every row", list(section["rows"][0]), section["rows"])
+            for name, section in report["sections"].items()
+            if section.get("rows")
+        ],
+    )
+
+
+def verdict(report: Mapping[str, Any]) -> str:
+    """One line: how many conditions passed, failed, did not run."""
+    states = [condition["state"] for condition in report["conditions"]]
+    return ", ".join(f"{states.count(state)} {state}" for state in _STATE.values() if state in states)
+
+
+def _condition(clause: str, section: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    said = {"name": row["name"], "expected": row["expected"], "seen": row["seen"]}
+    return {"clause": clause, "section": section, **said, "state": _STATE[row["ok"]]}
