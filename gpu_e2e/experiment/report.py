@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from gpu_e2e.experiment import report_curves as curves
 from gpu_e2e.experiment.figures import GOALS, Sections, figures, kept
 from gpu_e2e.report.figures import shown
 from gpu_e2e.report.timeline import timeline
@@ -70,6 +71,8 @@ _PAGE = """<!doctype html>
 <td>{{ c.seen | shown }}</td><td>{{ c.state }}</td></tr>
 {% endfor %}</tbody></table></div></section>
 {% if timeline %}<section><h2>What happened</h2><div class="wide">{{ timeline }}</div></section>{% endif %}
+{% for title, picture in pictures %}{% if picture %}<section><h2>{{ title }}</h2>
+<div class="wide">{{ picture }}</div></section>{% endif %}{% endfor %}
 {% for title, columns, rows in tables %}<section><h2>{{ title }}</h2><div class="wide"><table class="numbers">
 <thead><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}<tr>{% for c in columns %}<td>{{ row.get(c) | shown }}</td>{% endfor %}</tr>
@@ -115,19 +118,33 @@ def render(report: Mapping[str, Any]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["shown"] = shown
     style = files("gpu_e2e.report").joinpath("style.css").read_text(encoding="utf-8")
+    online = report["sections"].get("online", {})
     states = {condition["name"]: condition["state"] for condition in report["conditions"]}
     return environment.from_string(_PAGE).render(
         report=report,
         style=Markup(style),  # noqa: S704 - our own file
         verdict=verdict(report),
         figures=[(name, value, str(GOALS[name]), states[name]) for name, value in report["figures"].items()],
-        timeline=Markup(timeline(report["sections"].get("online", {}))),  # noqa: S704 - built and escaped as a tree
-        tables=[
-            (f"{name}: every row", list(section["rows"][0]), section["rows"])
-            for name, section in report["sections"].items()
-            if section.get("rows")
+        timeline=Markup(timeline(online)),  # noqa: S704 - built and escaped as a tree
+        pictures=[
+            # matplotlib escapes what it writes.
+            ("With and without a publication", Markup(curves.distributions(online.get("measures", {})))),  # noqa: S704
+            ("Managed versions over time", Markup(curves.occupancy(online.get("occupancy", ())))),  # noqa: S704
         ],
+        tables=[(title, list(rows[0]), rows) for title, rows in _tables(report["sections"]) if rows],
     )
+
+
+def _tables(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    online = sections.get("online", {})
+    still = [{"engine": name, "longest, ms": ms} for name, ms in online.get("no_progress_ms", {}).items()]
+    return [
+        ("Requests and tokens", list(curves.percentile_rows(online.get("measures", {})))),
+        ("Longest time without progress", list(still)),
+        ("Time per phase", online.get("phases", [])),
+        *((f"{name}: every row", section.get("rows", [])) for name, section in sections.items()),
+        ("Where it ran", [{"what": k, "value": v} for k, v in sections.get("environment", {}).items()]),
+    ]
 
 
 def verdict(report: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_e2e.experiment.figures import GOALS, pauses
 from gpu_e2e.experiment.report import CLAUSES, SCHEMA, assemble, write
+from gpu_e2e.experiment.report_curves import percentile_rows
 from lorafsm_sglang import AccessLogError
 
 
@@ -27,7 +28,11 @@ def sections() -> dict[str, dict[str, Any]]:
         "reclaim_after_last_ms": 40.0,
         "max_managed_versions": 2,
         "gaps": {"publishing": {"max": 900.0}},
+        "measures": {"token gap": {"publishing": [1.0, 2.0], "quiet": []}},
+        "occupancy": [[0.0, 1], [2.0, 2]],
+        "no_progress_ms": {"E0": 12.5},
     }
+    found["environment"] = {"cpus": 2}
     return found
 
 
@@ -92,7 +97,15 @@ def test_the_page_escapes_and_fetches_nothing(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "something &lt;b&gt;" in page
     assert "<script" not in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert page.count("<svg") >= 2
+    assert "http://" not in page.split("<body>")[0]
+    assert "src=" not in page
+
+
+def test_a_kind_without_a_value_says_so_in_the_percentiles() -> None:
+    publishing, quiet = sorted(percentile_rows({"gap": {"publishing": [1.0]}}), key=lambda row: row["while"])
+    assert publishing["max"] == 1.0
+    assert quiet["max"] == "not run"
 
 
 def test_the_log_reader_counts_a_deliberate_pause_and_not_an_abort_of_one_request(tmp_path: Path) -> None:
