@@ -18,7 +18,7 @@ STAMP := $(VENV)/.installed-$(KEY)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 export PIP_EXTRA_INDEX_URL
 
-.PHONY: help venv demo test test-pure test-engines bench check check-long lint format types clean
+.PHONY: help venv demo test test-pure test-engines bench check check-long mutants nightly lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -59,6 +59,11 @@ check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
 
 check-long: $(STAMP)  ## the larger models and simulation; the better part of an hour
 	$(BIN)/python -m lorafsm_tla check --tier long
+
+mutants: $(STAMP)  ## damage core and specification, one guard or effect at a time; somebody must see it (hours)
+	$(BIN)/python -m tests.mutants
+
+nightly: check-long mutants bench  ## what is too long for every change
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)
