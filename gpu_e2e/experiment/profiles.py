@@ -65,13 +65,18 @@ def devices() -> int:
 
 
 def free_memory_gib(plan: Plan) -> float:
-    """Memory that is free now for one more engine: of the machine, or of the fullest of the devices used, in GiB."""
+    """Memory that is free now for engines, in GiB: of the machine, or of the fullest of the devices that are used.
+
+    PlanMismatch where there are too few devices.
+    """
     if plan.profile == "cpu":
         import psutil
 
         return float(psutil.virtual_memory().available) / 2**30
     import torch
 
+    if (here := devices()) < plan.engine.count:
+        raise PlanMismatch("engine.count", f"{here} devices are here, {plan.engine.count} are needed")
     return min(float(torch.cuda.mem_get_info(index)[0]) for index in range(plan.engine.count)) / 2**30
 
 
