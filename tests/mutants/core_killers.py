@@ -48,12 +48,11 @@ Seen = str | None
 """What a killer saw; None: nothing."""
 
 GOLDEN: dict[str, Model] = {model.name: model for model in read_manifest(folder() / "manifest.toml") if model.golden}
-REGISTRY_BOXES = [
-    *("late", "lag", "reclaim", "strays", "whole_life", "withdraw", "sessions"),
-    *("leases", "fleet", "restart", "repair", "buckets", "backoff", "publication"),
-]
+REGISTRY_BOXES, AGENT_BOXES = (
+    sorted((m.name for m in GOLDEN.values() if m.module == module), key=lambda name: GOLDEN[name].generated or 0)
+    for module in ("MCLoraRegistry", "MCEngineAgent")
+)
 """The cheapest first."""
-AGENT_BOXES = [f"agent {name}" for name in "buckets two listings repair closed answers contents requests".split()]
 EXPLORED = sorted(BOXES, key=lambda name: (BOXES[name].illegal, len(BOXES[name].events)))
 SLOW_TESTS = "test_stateful test_fuzz test_determinism test_identity test_manifest test_holders test_deployment".split()
 FIRST, SECOND, SEARCHED, ALL = 20, 400, 150, 100_000

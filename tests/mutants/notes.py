@@ -28,6 +28,8 @@ def equivalent(part: str) -> dict[str, str]:
 
 def table() -> str:
     """The last whole run as a table in Markdown."""
+    if not read_notes("core") and not read_notes("spec"):
+        return "No whole run is noted yet."
     lines = ["| part | kind | mutants | seen | equivalent |", "|---|---|---:|---:|---:|"]
     for part in ("core", "spec"):
         notes, excused = read_notes(part), equivalent(part)

@@ -96,10 +96,10 @@ def _reached(found: dict[str, Definition], names: Sequence[str]) -> set[str]:
 
 
 @cache
-def _acting(module: str) -> frozenset[str]:
+def actions_reaching(module: str, definition: str) -> frozenset[str]:
+    """The actions in which a definition plays a part."""
     found = text_of_module(module).definitions()
-    primes = {name for name, one in found.items() if any(_PRIMED.match(token.text) for token in one.body)}
-    return frozenset(name for name in found if name in primes or (found[name].words & primes) - {name})
+    return frozenset(name for name in actions_of(module) if definition in _reached(found, [name]))
 
 
 def _acts(found: dict[str, Definition], name: str) -> bool:
