@@ -225,8 +225,8 @@ def _consistent(plan: Plan) -> None:
     wanted = {"S_old": "A", "S_mid": "A", "S_new": "B"}
     if {session.name: session.version for session in n.sessions} != wanted:
         raise InvalidField("numeric.sessions", "are S_old and S_mid under A and S_new under B (RFC 3.4)")
-    if any(len(session.turns) < 3 for session in n.sessions):
-        raise InvalidField("numeric.sessions.turns", "three or more: tool turns, a retry and a resume need them")
+    if any(len(session.turns) < 5 for session in n.sessions):
+        raise InvalidField("numeric.sessions.turns", "five or more: before, during and after B, a retry, a resume")
     if len(plan.kv.prefixes) < plan.engine.count:
         raise InvalidField("kv.prefixes", "one for each direction that an engine shows: as many as engines")
     if not {"A", "B", "C", "D"} <= set(plan.fixtures.digests):
