@@ -1,213 +1,55 @@
-"""A guarded engine: what its clients cannot do, what its publisher can, and what is left when it dies."""
+"""A guarded engine: what its clients cannot do, and what its publisher can."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
-import secrets
 import tempfile
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 
 pytest.importorskip("torch", reason="not installed: torch (`make test` installs it)")
 
 from lorafsm import events as ev
 from lorafsm.engine.answers import AgentCode, Pending, Refused, Settled, Verdict
 from lorafsm.engine.orders import ArmBucket, ReceiveBucket, Settle
-from lorafsm.identity import VersionKey, lora_name
 from lorafsm.manifest import Plan, store_plan
-from lorafsm.orders import AskStatus, Begin, Cleanup, End, Load, TakeInventory, Unload
-from lorafsm_sglang import OK, EnginePort, EngineProcess, Sampling, wait_all_ready
+from lorafsm.orders import Begin, Cleanup, End, Load, Unload
+from lorafsm_sglang import OK, EnginePort
 from lorafsm_sglang import Refused as HttpRefused
-from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
-from lorafsm_sglang.guard import AttestationError, GuardedEngine, guard_environment, write_token
-from lorafsm_sglang.guard.settings import EPOCH
-from lorafsm_sglang.tiny_model import VOCAB_SIZE, lora_fixture, write_lora, write_model
-from lorafsm_torch import ArtifactStore, freeze_snapshot
-from tests.engines.conftest import DEADLINE_S
-from tests.engines.guard_traffic import TOLERANCE, Baseline, Traffic, scored
+from lorafsm_sglang.guard import AttestationError, GuardedEngine
+from lorafsm_sglang.tiny_model import VOCAB_SIZE, lora_fixture
+from lorafsm_torch import freeze_snapshot
+from tests.engines.guard.house import (
+    EPOCH_ID,
+    LONG,
+    PROMPT,
+    SHORT,
+    Guarded,
+    Version,
+    adapter_of,
+    client,
+    code_of,
+    lora_ids,
+    numbers,
+    ready,
+    rid,
+    until,
+    until_draining,
+    until_refs,
+    who,
+)
 
 pytestmark = pytest.mark.engines
-
-# `LORAFSM_STRESS=2000,20` asks for that many requests and publications; the suite runs fewer.
-REQUESTS, PUBLICATIONS = (int(n) for n in os.environ.get("LORAFSM_STRESS", "240,6").split(","))
-
-EPOCH_ID = "g1"
-PROMPT = list(range(40, 72))
-SHORT = Sampling(max_new_tokens=2)
-LONG = Sampling(max_new_tokens=1500, ignore_eos=True)
-
-
-@frozen
-class Guarded:
-    """The engines of this module: one guarded, one whose guard refuses to start, and the store of both."""
-
-    process: EngineProcess
-    broken: EngineProcess
-    store: ArtifactStore
-    token: str
-    model: Path
-    adapter: Path  # an adapter folder that nobody manages
-
-
-@frozen
-class Version:
-    """A version in the store, and the orders about it."""
-
-    key: VersionKey
-    digest: str
-    lora_name: str
-    incarnation: int
-
-    def order(self, kind: Callable[..., Any], **more: Any) -> Any:
-        what = {"key": self.key, "digest": self.digest, "lora_name": self.lora_name}
-        return kind(**who(self.incarnation), **what, **more)
-
-
-def who(incarnation: int) -> dict[str, Any]:
-    return {"epoch": EPOCH_ID, "engine": "E0", "incarnation": incarnation}
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Both engines are started together and stopped by pid."""
-    if missing := [name for name in ("transformers", "psutil", "sglang") if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
-    folder = tmp_path_factory.mktemp("guarded")
-    model, adapter = write_model(folder / "model"), write_lora(folder / "adapter", "B")
-    token = secrets.token_hex(16)
-    environment = guard_environment(
-        cpu_environment(),
-        "E0",
-        EPOCH_ID,
-        store=folder / "store",
-        host=folder / "host",
-        token_file=write_token(folder / "token", token),
-    )
-    flags = cpu_flags(model)
-    process = EngineProcess("guarded", flags, environment, folder / "guarded.log", module="lorafsm_sglang.serve")
-    # An epoch that no guard takes: the plugin raises, SGLang logs that and serves without it.
-    broken = EngineProcess("broken", flags, {**environment, EPOCH: "no epoch"}, folder / "broken.log")
-    try:
-        for each in (process, broken):
-            each.start()
-        wait_all_ready((process, broken), DEADLINE_S)
-        yield Guarded(process, broken, ArtifactStore(folder / "store"), token, model, adapter)
-    finally:
-        for each in (process, broken):
-            each.stop()
-
-
-def client(guarded: Guarded, incarnation: int = 0, **more: Any) -> GuardedEngine:
-    clock = lambda: time.time_ns() // 1_000_000  # noqa: E731
-    return GuardedEngine(
-        engine="E0", incarnation=incarnation, url=guarded.process.url, token=guarded.token, clock=clock, **more
-    )
-
-
-@pytest.fixture
-async def engine(guarded: Guarded) -> AsyncIterator[GuardedEngine]:
-    """The publisher's side; afterwards nothing managed is left and nobody holds a reference."""
-    asking = client(guarded)
-    proof = await asking.attest()
-    engine = client(guarded, proof.incarnation)
-    yield engine
-    status = await engine.status()
-    for adapter in status["adapters"]:
-        assert adapter["refs"] == adapter["sglang_count"] == 0, adapter
-    for work in status["works"]:
-        number = work["number"]
-        known = next(v for v in _versions if v.lora_name == work["lora_name"])
-        await engine.carry_out(known.order(Unload, reclaim_id=f"cleanup-{number}"))
-    assert (await engine.status())["adapters"] == []
-    assert (await engine.status())["quarantine"] == []
-    await engine.aclose()
-    await asking.aclose()
-
-
-@pytest.fixture
-async def web(guarded: Guarded) -> AsyncIterator[EnginePort]:
-    async with EnginePort(guarded.process.url, vocab_size=VOCAB_SIZE) as port:
-        yield port
-
-
-@pytest.fixture
-async def raw(guarded: Guarded) -> AsyncIterator[httpx.AsyncClient]:
-    """For bodies that the port does not send."""
-    async with httpx.AsyncClient(base_url=guarded.process.url, timeout=60, trust_env=False) as plain:
-        yield plain
-
-
-_versions: list[Version] = []
-_numbers = iter(range(1, 10_000))
-
-
-@pytest.fixture
-def stored(guarded: Guarded, engine: GuardedEngine) -> Callable[[str], Version]:
-    """Puts a fixture into the store under a key that nothing used before."""
-
-    def put(letter: str) -> Version:
-        tensors, config = lora_fixture(letter)
-        snapshot = freeze_snapshot(config, tensors)
-        key = VersionKey(EPOCH_ID, next(_numbers))
-        guarded.store.put(key, snapshot)
-        version = Version(key, snapshot.digest, lora_name(key, snapshot.digest), engine.incarnation)
-        _versions.append(version)
-        return version
-
-    return put
-
-
-async def ready(engine: GuardedEngine, version: Version) -> int:
-    number = next(_numbers)
-    begun = await engine.carry_out(version.order(Begin, number=number, plan=store_plan()))
-    assert isinstance(begun, ev.Prepared), begun
-    proof = await engine.carry_out(version.order(End, number=number))
-    assert isinstance(proof, ev.Ready), proof
-    assert (proof.digest, proof.number, proof.incarnation) == (version.digest, number, engine.incarnation)
-    return number
-
-
-async def adapter_of(engine: GuardedEngine, version: Version) -> dict[str, Any]:
-    return next(a for a in (await engine.status())["adapters"] if a["lora_name"] == version.lora_name)
-
-
-async def until(condition: Callable[[], Any], what: str, deadline_s: float = 30.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not await condition():
-        assert time.monotonic() < end, f"after {deadline_s} s still not: {what}"
-        await asyncio.sleep(0.02)
-
-
-async def until_refs(engine: GuardedEngine, version: Version, refs: int) -> None:
-    async def there() -> bool:
-        adapter = await adapter_of(engine, version)
-        return (adapter["refs"], adapter["sglang_count"]) == (refs, refs)
-
-    await until(there, f"{refs} references of {version.lora_name}")
-
-
-def code_of(reply: Any) -> str:
-    assert isinstance(reply, HttpRefused), reply
-    assert reply.status == 400
-    return reply.message.partition(":")[0]
 
 
 def stashes_of(number: int) -> list[Path]:
     root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
     return [path for path in root.glob("lorafsm-stash-E0-*/*") if path.name == str(number)]
-
-
-def rid() -> str:
-    return uuid.uuid4().hex
 
 
 # -- the proof --------------------------------------------------------------------------------------------
@@ -283,7 +125,7 @@ async def test_a_version_is_served_from_ready_to_unload_and_never_else(engine, s
 async def test_orders_that_come_twice_do_nothing_twice(engine: GuardedEngine, stored):
     """Eight begins, ends and unloads at once, and again later: one fetch, one load, one probe, one unload (I8)."""
     a = stored("A")
-    number = next(_numbers)
+    number = next(numbers)
     before = len(await engine.operations())
     for order in (
         a.order(Begin, number=number, plan=store_plan()),
@@ -308,7 +150,7 @@ async def test_orders_that_come_twice_do_nothing_twice(engine: GuardedEngine, st
 async def test_a_cleanup_fences_what_comes_late(engine: GuardedEngine, stored):
     """Cleanup before a late begin and a late end: nothing is created for that number any more (RFC 3.4)."""
     a = stored("A")
-    number = next(_numbers)
+    number = next(numbers)
     assert isinstance(await engine.carry_out(a.order(Cleanup, number=number)), ev.Cleaned)
     for order in (a.order(Begin, number=number, plan=store_plan()), a.order(End, number=number)):
         late = await engine.give(order)
@@ -319,7 +161,7 @@ async def test_a_cleanup_fences_what_comes_late(engine: GuardedEngine, stored):
 
 async def test_damaged_bytes_never_reach_sglang(engine: GuardedEngine, stored, guarded: Guarded):
     a = stored("A")
-    number = next(_numbers)
+    number = next(numbers)
     await engine.carry_out(a.order(Begin, number=number, plan=store_plan()))
     copy = guarded.store.root.parent / "host" / a.lora_name / "adapter_model.safetensors"
     with copy.open("r+b") as file:
@@ -336,14 +178,14 @@ async def test_a_third_version_finds_no_slot(engine: GuardedEngine, stored):
     a, b, c = stored("A"), stored("B"), stored("C")
     await ready(engine, a)
     await ready(engine, b)
-    refused = await engine.give(c.order(Begin, number=next(_numbers), plan=store_plan()))
+    refused = await engine.give(c.order(Begin, number=next(numbers), plan=store_plan()))
     assert isinstance(refused, Refused)
     assert refused.code is AgentCode.NO_RESOURCES
 
 
 async def test_a_repair_loads_from_the_store(engine: GuardedEngine, stored, web: EnginePort):
     a = stored("A")
-    repaired = await engine.carry_out(a.order(Load, number=next(_numbers)))
+    repaired = await engine.carry_out(a.order(Load, number=next(numbers)))
     assert isinstance(repaired, ev.RepairReady), repaired
     assert isinstance(await web.score(PROMPT, a.lora_name, rid()), OK)
 
@@ -356,7 +198,7 @@ async def test_buckets_come_into_the_stash_and_are_proved_before_the_load(engine
     snapshot = freeze_snapshot(*reversed(lora_fixture("A")))
     names = list(snapshot.tensors)
     halves = [names[::2], names[1::2]]
-    number = next(_numbers)
+    number = next(numbers)
     plan = Plan(2, "d" * 64)
     assert isinstance(await engine.carry_out(a.order(Begin, number=number, plan=plan)), ev.Prepared)
     assert not await engine.send_bucket(number, 0, b"not armed")
@@ -379,7 +221,7 @@ async def test_buckets_come_into_the_stash_and_are_proved_before_the_load(engine
 async def test_relaxs_first_wire_is_spoken(engine: GuardedEngine, stored, web: EnginePort, raw, guarded: Guarded):
     """protocol_version 2: begin, end, status, unload with receipts; a wrong field is 400, a fenced number 409."""
     a = stored("A")
-    number = next(_numbers)
+    number = next(numbers)
 
     async def call(op: str, **more: Any) -> tuple[int, dict[str, Any]]:
         body = {"protocol_version": 2, "op": op, "version_id": a.key.version_id, "digest": a.digest, **more}
@@ -403,7 +245,7 @@ async def test_relaxs_first_wire_is_spoken(engine: GuardedEngine, stored, web: E
 # -- side doors -------------------------------------------------------------------------------------------
 
 
-async def test_the_ordinary_routes_do_not_touch_managed_versions(engine, stored, web: EnginePort, guarded):
+async def test_the_ordinary_routes_do_not_touch_managedversions(engine, stored, web: EnginePort, guarded):
     a = stored("A")
     await ready(engine, a)
     folder = guarded.adapter
@@ -415,7 +257,7 @@ async def test_the_ordinary_routes_do_not_touch_managed_versions(engine, stored,
     assert isinstance(await web.score(PROMPT, a.lora_name, rid()), OK)
 
 
-async def test_the_base_stays_as_it_is_while_versions_rest_on_it(engine, stored, raw: httpx.AsyncClient, guarded):
+async def test_the_base_stays_as_it_is_whileversions_rest_on_it(engine, stored, raw: httpx.AsyncClient, guarded):
     await ready(engine, stored("A"))
     body = {"model_path": str(guarded.model)}
     answer = await raw.post("/update_weights_from_disk", json=body)
@@ -432,7 +274,7 @@ async def test_the_base_stays_as_it_is_while_versions_rest_on_it(engine, stored,
         ({"sampling_params": [{"n": 2, "max_new_tokens": 2}]}, "SEVERAL_SAMPLES"),
     ],
 )
-async def test_what_would_cross_versions_is_refused(engine, stored, raw: httpx.AsyncClient, more, code):
+async def test_what_would_crossversions_is_refused(engine, stored, raw: httpx.AsyncClient, more, code):
     a = stored("A")
     await ready(engine, a)
     body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 2}, "lora_path": a.lora_name, **more}
@@ -445,9 +287,7 @@ async def test_a_clients_lora_id_is_nothing(engine, stored, raw: httpx.AsyncClie
     """On 0.5.23 alone, a bad name with a live adapter's id drops that adapter's reference (native defect O1)."""
     a = stored("A")
     await ready(engine, a)
-    log = guarded.process.log_path.read_text()
-    live = log.rpartition(f", lora_name={a.lora_name}")[0].rpartition("lora_id=")[2]
-    assert len(live) == 32
+    [live] = lora_ids(guarded.process, a.lora_name)
     running = asyncio.create_task(web.generate(PROMPT, a.lora_name, LONG, rid()))
     await until_refs(engine, a, 1)
     missing = a.lora_name[:-12] + "0" * 12
@@ -529,10 +369,7 @@ async def test_an_unload_waits_for_its_own_requests_and_blocks_nobody_else(engin
     await until_refs(engine, a, 1)
     unload = asyncio.create_task(engine.carry_out(a.order(Unload, reclaim_id="r-wait")))
 
-    async def draining() -> bool:
-        return (await adapter_of(engine, a))["state"] == "DRAINING"
-
-    await until(draining, "A drains")
+    await until_draining(engine, a)
     assert (await adapter_of(engine, a))["held_by"] == [mine]
     start = time.monotonic()
     assert code_of(await web.score(PROMPT, a.lora_name, rid())) == AgentCode.VERSION_CLOSED
@@ -559,7 +396,7 @@ async def test_a_caller_that_gives_up_changes_nothing(engine: GuardedEngine, sto
     impatient = asyncio.create_task(engine.carry_out(order))
     await asyncio.sleep(0.2)
     impatient.cancel()
-    short = client(guarded, engine.incarnation, wait_s=0.1, deadline_s=0.2)
+    short = client(guarded.process, guarded.token, engine.incarnation, wait_s=0.1, deadline_s=0.2)
     assert isinstance(await short.carry_out(order), ev.ReclaimUnknown)
     await short.aclose()
     running.cancel()
@@ -608,84 +445,3 @@ async def test_kv_of_one_version_is_never_anothers(engine: GuardedEngine, stored
     again = stored("A")
     await ready(engine, again)
     assert [await cached(again) > 0 for _ in range(2)] == [False, True]
-
-
-# -- everything at once ----------------------------------------------------------------------------------
-
-
-async def test_nothing_is_mixed_up_or_left_behind(engine: GuardedEngine, stored, web: EnginePort):
-    """Every answer is its version's, at most two versions are resident, and no reference is left (RFC 5, 7.1)."""
-    traffic = Traffic(web, REQUESTS, seed=7)
-    most, baselines = 0, dict[str, Baseline]()
-    clients = asyncio.create_task(traffic.run())
-    resident: list[Version] = []
-    share = REQUESTS // PUBLICATIONS
-    try:
-        for publication in range(PUBLICATIONS):
-            if len(resident) == 2:
-                old = resident.pop(0)
-                await asyncio.sleep(0)
-                # The version is closed while it is still asked for: late requests are refused, nothing else happens.
-                reclaim = asyncio.create_task(engine.carry_out(old.order(Unload, reclaim_id=f"s-{publication}")))
-                await asyncio.sleep(0.05)
-                traffic.open_to.pop(old.lora_name)
-                assert isinstance(await reclaim, ev.ConfirmReclaim)
-            version = stored("ABC"[publication % 3])
-            await ready(engine, version)
-            resident.append(version)
-            baseline = await scored(web, version.lora_name)
-            baselines.setdefault("ABC"[publication % 3], baseline)
-            traffic.open_to[version.lora_name] = baseline
-            status: Any = await engine.status()
-            most = max(most, len(status["adapters"]))
-            await traffic.until_left(REQUESTS - share * (publication + 1))
-        await clients
-    finally:
-        clients.cancel()
-    assert traffic.wrong == []
-    first = list(baselines.values())
-    assert all(a[0] != b[0] or abs(a[1] - b[1]) >= 10 * TOLERANCE for i, a in enumerate(first) for b in first[:i])
-    assert most == 2
-    assert sum(traffic.ended.values()) == REQUESTS
-    assert traffic.ended["finish"] >= REQUESTS // 5, traffic.ended
-    for version in resident:
-        receipt = await engine.carry_out(version.order(Unload, reclaim_id=f"s-end-{version.key.version_id}"))
-        assert isinstance(receipt, ev.ConfirmReclaim)
-    end: Any = await engine.status()
-    assert (end["adapters"], end["quarantine"]) == ([], [])
-
-
-# -- the end ----------------------------------------------------------------------------------------------
-
-
-async def test_a_killed_engine_comes_back_with_nothing(engine, stored, web: EnginePort, guarded: Guarded):
-    """A new incarnation remembers nothing, refuses the old one's orders, and is repaired from the store (rule 14)."""
-    a = stored("A")
-    await ready(engine, a)
-    running = asyncio.create_task(web.generate(PROMPT, a.lora_name, LONG, rid()))
-    await until_refs(engine, a, 1)
-    await asyncio.to_thread(guarded.process.kill)
-    assert not isinstance(await running, OK)
-    assert isinstance(await engine.carry_out(a.order(Unload, reclaim_id="r-dead")), ev.ReclaimUnknown)
-    guarded.process.start()
-    await asyncio.to_thread(wait_all_ready, [guarded.process], DEADLINE_S)
-    newer = client(guarded)
-    proof = await newer.attest()
-    assert proof.incarnation > engine.incarnation
-    newer = evolve(newer, incarnation=proof.incarnation, client=None)
-    stale = await newer.give(a.order(End, number=next(_numbers)))
-    assert isinstance(stale, Refused)
-    assert str(stale.code) == "STALE_INCARNATION"
-    empty = await newer.carry_out(TakeInventory(**who(proof.incarnation)))
-    assert isinstance(empty, ev.EngineUp)
-    assert empty.residents == empty.foreign == frozenset()
-    async with EnginePort(guarded.process.url, vocab_size=VOCAB_SIZE) as port:
-        assert code_of(await port.score(PROMPT, a.lora_name, rid())) == AgentCode.VERSION_MISSING
-        reborn = evolve(a, incarnation=proof.incarnation)
-        number = next(_numbers)
-        assert isinstance(await newer.carry_out(reborn.order(Load, number=number)), ev.RepairReady)
-        assert isinstance(await port.score(PROMPT, a.lora_name, rid()), OK)
-        status = await newer.carry_out(AskStatus(**who(proof.incarnation), number=number))
-        assert isinstance(status, ev.RepairReady)
-        assert isinstance(await newer.carry_out(reborn.order(Unload, reclaim_id="r-new")), ev.ConfirmReclaim)
-    await newer.aclose()

@@ -1,19 +1,17 @@
-"""What the guard costs: one engine with it and one without, asked in turns.  `python -m tests.engines.guard_cost`.
+"""What the guard costs: one real engine with it and one without, asked in turns; and its CPU time in SGLang's process.
 
-Prints `guard.throughput_ratio` (median over the pairs of tokens/s with the guard to tokens/s without),
-`guard.latency_p99_ratio` and the number of pairs.  `guard.cpu_us` comes from tests/adapters/test_guard_tokenizer.py.
+Starts engines, so it is the topic `engines`, which the tiny sizes leave out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import statistics
-import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from lorafsm import events as ev
@@ -25,8 +23,12 @@ from lorafsm_sglang.cpu_profile import cpu_environment, cpu_flags
 from lorafsm_sglang.guard import GuardedEngine, guard_environment, write_token
 from lorafsm_sglang.tiny_model import VOCAB_SIZE, lora_fixture, write_lora, write_model
 from lorafsm_torch import ArtifactStore, freeze_snapshot
+from tests.adapters.guard_processes import run
+from tests.benchmarks.figures import Figure, Goal
+from tests.benchmarks.sizes import Sizes
 
-AT_ONCE, TOKENS, WARM_UP = 8, 48, 2
+GOALS = {"guard.throughput_ratio": Goal(at_least=0.95), "guard.cpu_us": Goal(100)}
+AT_ONCE, TOKENS, WARM_UP, PAIRS = 8, 48, 2, 24
 PROMPT = list(range(40, 72))
 
 
@@ -44,26 +46,28 @@ async def burst(port: EnginePort, name: str) -> tuple[float, list[float]]:
     return AT_ONCE * TOKENS / (time.perf_counter() - start), each
 
 
-async def measure(ports: dict[str, EnginePort], names: dict[str, str], pairs: int) -> dict[str, float]:
-    """Ratios of the guarded engine to the other, which goes first in every other pair."""
-    ratios, seconds = [], {kind: list[float]() for kind in ports}
-    for pair in range(WARM_UP + pairs):
-        rates = {}
+async def measure(ports: dict[str, EnginePort], names: dict[str, str]) -> list[Figure]:
+    """The guarded engine beside the other, which goes first in every other pair."""
+    rates, seconds = ({kind: list[float]() for kind in ports} for _ in range(2))
+    for pair in range(WARM_UP + PAIRS):
         for kind in sorted(ports, reverse=pair % 2 == 1):
-            rates[kind], each = await burst(ports[kind], names[kind])
+            rate, each = await burst(ports[kind], names[kind])
             if pair >= WARM_UP:
+                rates[kind].append(rate)
                 seconds[kind] += each
-        if pair >= WARM_UP:
-            ratios.append(rates["guarded"] / rates["plain"])
-    p99 = {kind: statistics.quantiles(values, n=100)[98] for kind, values in seconds.items()}
-    return {
-        "guard.throughput_ratio": round(statistics.median(ratios), 4),
-        "guard.latency_p99_ratio": round(p99["guarded"] / p99["plain"], 4),
-        "guard.pairs": pairs,
-    }
+    ratio = statistics.median(g / p for g, p in zip(rates["guarded"], rates["plain"], strict=True))
+    at = {kind: statistics.quantiles(values, n=100) for kind, values in seconds.items()}
+    middle = {kind: statistics.median(values) for kind, values in rates.items()}
+    return [
+        Figure("guard.tokens_per_s", middle["guarded"], "tokens/s", "no guard", middle["plain"]),
+        Figure("guard.throughput_ratio", ratio, "×"),
+        Figure("guard.latency_p50.ms", at["guarded"][49] * 1000, "ms", "no guard", at["plain"][49] * 1000),
+        Figure("guard.latency_p99.ms", at["guarded"][98] * 1000, "ms", "no guard", at["plain"][98] * 1000),
+        Figure("guard.latency_p99_ratio", at["guarded"][98] / at["plain"][98], "×"),
+    ]
 
 
-async def compare(plain: EngineProcess, guarded: EngineProcess, folder: Path, token: str, pairs: int) -> None:
+async def compare(plain: EngineProcess, guarded: EngineProcess, folder: Path, token: str) -> list[Figure]:
     """The same adapter on both, loaded by SGLang's own route on one and by orders on the other."""
     snapshot = freeze_snapshot(*reversed(lora_fixture("A")))
     key = VersionKey("c1", 1)
@@ -80,15 +84,17 @@ async def compare(plain: EngineProcess, guarded: EngineProcess, folder: Path, to
     await engine.aclose()
     async with EnginePort(plain.url, vocab_size=VOCAB_SIZE) as p, EnginePort(guarded.url, vocab_size=VOCAB_SIZE) as g:
         assert isinstance(await p.load("A", write_lora(folder / "A", "A")), OK)
-        print(json.dumps(await measure({"plain": p, "guarded": g}, {"plain": "A", "guarded": name}, pairs)))
+        return await measure({"plain": p, "guarded": g}, {"plain": "A", "guarded": name})
 
 
-def main() -> None:
-    """Start both engines, compare, stop them by pid."""
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+def figures(sizes: Sizes) -> Iterator[Figure]:
+    """Ratios of medians over `PAIRS` interleaved pairs of bursts, and CPU time of the guard's own code a request."""
     with tempfile.TemporaryDirectory(prefix="lorafsm-cost-") as made:
         folder, token = Path(made), secrets.token_hex(16)
-        flags = cpu_flags(write_model(folder / "model"))
+        model = write_model(folder / "model")
+        seen = run(folder, {"guarded": None}, only="cost")
+        yield Figure("guard.cpu_us", seen["guarded"]["cost"]["cpu_us"], "µs")
+        flags = cpu_flags(model)
         told = guard_environment(
             cpu_environment(),
             "E0",
@@ -103,11 +109,7 @@ def main() -> None:
             for each in (plain, guarded):
                 each.start()
             wait_all_ready((plain, guarded), 240)
-            asyncio.run(compare(plain, guarded, folder, token, pairs))
+            yield from asyncio.run(compare(plain, guarded, folder, token))
         finally:
             for each in (plain, guarded):
                 each.stop()
-
-
-if __name__ == "__main__":
-    main()
