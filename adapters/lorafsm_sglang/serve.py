@@ -11,7 +11,7 @@ import runpy
 import sys
 
 from lorafsm.errors import InvalidField
-from lorafsm_sglang.guard.settings import ENGINE, settings_from
+from lorafsm_sglang.guard.settings import ENGINE, PLUGIN, settings_from
 
 
 def main() -> None:
@@ -22,6 +22,9 @@ def main() -> None:
         sys.exit(f"lorafsm_sglang.serve: {error}")
     if settings is None:
         sys.exit(f"lorafsm_sglang.serve: set {ENGINE} and its neighbours; see lorafsm_sglang.guard.guard_environment")
+    allowed = [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",") if name.strip()]
+    if allowed and PLUGIN not in allowed:
+        sys.exit(f"lorafsm_sglang.serve: SGLANG_PLUGINS leaves out {PLUGIN}; add it, or this engine runs unguarded")
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 

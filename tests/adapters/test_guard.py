@@ -27,6 +27,7 @@ from lorafsm.manifest import Plan, store_plan
 from lorafsm.orders import AskStatus, Begin, Cleanup, End, Load, TakeInventory, Unload, UnloadStray
 from lorafsm.outcomes import Code
 from lorafsm.records import Resident
+from lorafsm_sglang import serve
 from lorafsm_sglang.guard import (
     AttestationError,
     GuardedEngine,
@@ -153,6 +154,20 @@ def test_a_plugin_that_was_told_nothing_does_nothing(monkeypatch: pytest.MonkeyP
     before = dict(os.environ)
     activate()
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [({ENGINE: ""}, ENGINE), ({EPOCH: "a-b"}, EPOCH), ({"SGLANG_PLUGINS": "theirs, other"}, "SGLANG_PLUGINS")],
+)
+def test_the_guarded_server_does_not_start_without_its_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], said: str
+):
+    for name, value in environment(tmp_path, **more).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as caught:
+        serve.main()
+    assert said in str(caught.value)
 
 
 # -- configuration and versions ---------------------------------------------------------------------------
