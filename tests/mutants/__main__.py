@@ -88,7 +88,8 @@ def _verdicts(part: str, ids: list[str], known: Notes, asked: argparse.Namespace
 
 def _earlier(part: str) -> Notes:
     path = RESULTS / f"{part}.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+    done = json.loads(path.read_text()) if path.is_file() else {}
+    return {name: killer for name, killer in done.items() if killer}  # survivors are tried again
 
 
 def _keep(part: str, done: Notes) -> None:

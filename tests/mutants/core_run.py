@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -29,6 +30,8 @@ def run_core(mutants: Sequence[CoreMutant], known: Mapping[str, str], jobs: int,
     by_id = {mutant.id: mutant for mutant in mutants}
     looks = {name.rpartition(" ")[2] for name in known.values()}
     read_all([limit for limit in (FIRST, SECOND, SEARCHED) if not quick or str(limit) in looks])
+    gc.collect()
+    gc.freeze()  # what all children share is not touched by their collectors
     work = partial(_judged, by_id, known, quick)
     for name, answer in each(by_id, work, jobs, lambda name: SECONDS):
         if isinstance(answer, list):
