@@ -84,7 +84,7 @@ def experiment(
     out: Annotated[Path, typer.Option(help="Folder for report.json, report.html, journals and logs.")],
     profile: Annotated[str, typer.Option(help="cpu: a tiny model, gloo; cuda: a model by path, NCCL.")] = "cpu",
     plan: Annotated[Path | None, typer.Option(help="A plan; left out: the profile's own.")] = None,
-    sections: Annotated[str, typer.Option(help="Some of numeric,kv,online; left out: all.")] = "",
+    sections: Annotated[str, typer.Option(help="Some of numeric,kv; left out: both.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, print the plan, start nothing.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
