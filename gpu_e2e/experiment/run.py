@@ -91,7 +91,9 @@ def run(context: Context, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
         "environment": environment(context.plan),
         **found,
     }
-    import_module("gpu_e2e.experiment.report").write(report, context.out)
+    import_module("gpu_e2e.experiment.report").write(
+        {name: part for name, part in report.items() if isinstance(part, dict)}, context.out
+    )
     return report
 
 
