@@ -17,7 +17,7 @@ from lorafsm.engine.answers import Pending
 from lorafsm.engine.orders import ArmBucket, ReceiveBucket
 from lorafsm.events import ArtifactStored, AuthorizeBucket, Event, Reserve
 from lorafsm.identity import VersionKey
-from lorafsm.manifest import Plan, store_plan
+from lorafsm.manifest import Plan
 from lorafsm.orders import Begin, End, Order, SendBucket
 from lorafsm.outcomes import Aborted, Committed, Outcome, Reserved
 from lorafsm_asyncio import Executor, LocalClient, Notice, Publisher, Seat, SessionBinder, ask_engines, run_services
@@ -127,12 +127,12 @@ class Deployment:
 
     # -- publication ----------------------------------------------------------------------------------
 
-    async def publish(self, letter: str, buckets: int = 0) -> tuple[VersionKey, Committed | Aborted]:
-        """The next version, from the store or in buckets over HTTP, to its commit or abort."""
+    async def publish(self, letter: str) -> tuple[VersionKey, Committed | Aborted]:
+        """The next version, in buckets over HTTP, to its commit or abort.  Repairs read the store."""
         await self.until(lambda: len(self.r.slots) < 2 and not self.r.unresolved, "a slot is free")
         key = VersionKey(EPOCH_ID, next(_version_ids))
         snapshot = self.snapshots[key] = freeze_snapshot(*reversed(lora_fixture(letter)))
-        plan = Plan(buckets, "d" * 64) if buckets else store_plan()
+        plan = Plan(BUCKETS, "d" * 64)
         token, now = f"{'t' * 31}{key.version_id}", monotonic_ms()
         reserve = Reserve(key=key, digest=snapshot.digest, plan=plan, token=token, now=now)
         reserved = await self.client.apply(reserve)

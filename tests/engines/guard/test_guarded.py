@@ -44,7 +44,7 @@ from tests.engines.guard.house import (
     who,
 )
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]  # the first test of a folder starts its engines
 
 
 def stashes_of(number: int) -> list[Path]:

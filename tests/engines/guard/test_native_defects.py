@@ -41,7 +41,7 @@ from tests.engines.guard.house import (
     until_refs,
 )
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]  # the first test of a folder starts its engines
 
 RUNS = Sampling(max_new_tokens=800, ignore_eos=True)
 BRIEFLY_S = 1.0  # long enough for a call that nothing holds up
@@ -227,15 +227,17 @@ async def test_a1_an_abort_hits_no_longer_rid(engine, stored, web, raw, native, 
     async def tokens_after_abort(port: EnginePort, plain: httpx.AsyncClient, name: str) -> int:
         short = rid()
         sampling = {"max_new_tokens": RUNS.max_new_tokens, "ignore_eos": True}
-        body = {"input_ids": PROMPT, "sampling_params": sampling, "lora_path": name, "rid": f"{short}:10"}
-        ten = asyncio.create_task(plain.post("/generate", json=body))
-        await until_in_scheduler(port, 1)
+        body = {"input_ids": PROMPT, "sampling_params": sampling}
+        one = asyncio.create_task(plain.post("/generate", json={**body, "rid": f"{short}:1"}))
+        ten = asyncio.create_task(plain.post("/generate", json={**body, "rid": f"{short}:10", "lora_path": name}))
+        await until_in_scheduler(port, 2)
         await plain.post("/abort_request", json={"rid": f"{short}:1"})
+        await one
         return int((await ten).json()["meta_info"]["completion_tokens"])
 
     name = await load(native, tmp_path, "A")
     ended = await tokens_after_abort(native, native_raw, name)
-    assert ended < RUNS.max_new_tokens, "an abort of :1 ended :10"
+    assert ended < RUNS.max_new_tokens, "the abort of :1 ended :10"
 
     a = stored("A")
     await ready(engine, a)
