@@ -557,20 +557,26 @@ async def stress(world: World) -> dict[str, Any]:
 
 
 async def cost(world: World) -> dict[str, Any]:
-    """CPU time that the guard's own code takes for one request, in µs (median of 300)."""
+    """CPU time that the guard's own code takes for one request, in µs: the least of five medians of 200.
+
+    A core that is shared with others is two or three times slower at times; the least is what the code takes.
+    """
     name = await world.load("A")
-    seen = []
-    for _ in range(300):
-        item = io.GenerateReqInput(input_ids=[5], sampling_params={}, lora_path=name, rid=uuid.uuid4().hex)
-        start = time.thread_time_ns()
-        world.guard.check(item)
-        await world.guard.admit(item)
-        release = world.guard.release(item.rid)
-        assert release is not None
-        await release
-        seen.append((time.thread_time_ns() - start) / 1000)
+    medians = []
+    for _ in range(5):
+        seen = []
+        for _ in range(200):
+            item = io.GenerateReqInput(input_ids=[5], sampling_params={}, lora_path=name, rid=uuid.uuid4().hex)
+            start = time.thread_time_ns()
+            world.guard.check(item)
+            await world.guard.admit(item)
+            release = world.guard.release(item.rid)
+            assert release is not None
+            await release
+            seen.append((time.thread_time_ns() - start) / 1000)
+        medians.append(sorted(seen)[len(seen) // 2])
     await world.unload(name)
-    return {"cpu_us": sorted(seen)[len(seen) // 2]}
+    return {"cpu_us": min(medians)}
 
 
 async def scenarios(world: World, only: str) -> None:

@@ -84,37 +84,6 @@ async def test_a_guard_by_function_proves_itself(e1: GuardedEngine):
     assert (proof.engine, proof.unmanaged, proof.configuration["max_loras_per_batch"]) == ("E1", True, 4)
 
 
-async def test_unmanaged_adapters_beside_two_versions(e1: GuardedEngine, opted, guarded: Guarded, tmp_path: Path):
-    """Both versions keep their slots whatever is loaded beside them by SGLang's own routes."""
-    a, b = put(guarded, e1, "A"), put(guarded, e1, "B")
-    await ready(e1, a)
-    await ready(e1, b)
-    folders = {name: write_lora(tmp_path / name, "CD"[i % 2]) for i, name in enumerate(("one", "two", "three"))}
-    async with EnginePort(opted.url, vocab_size=VOCAB_SIZE) as port:
-        before = {v.lora_name: await port.score(PROMPT, v.lora_name, rid()) for v in (a, b)}
-        assert code_of(await port.load("one", folders["one"], pinned=True)) == "UNMANAGED_REFUSED"
-        for name, folder in folders.items():  # four are kept at most: the oldest visitor goes, never a version
-            assert isinstance(await port.load(name, folder, pinned=False), OK)
-            names = (name, a.lora_name, b.lora_name, None)
-            answers = await asyncio.gather(*(port.score(PROMPT, each, rid()) for each in names))
-            assert all(isinstance(each, OK) for each in answers), answers
-        listed = await port.models()
-        assert isinstance(listed, OK)
-        assert set(listed.data) == {"two", "three", a.lora_name, b.lora_name}
-        assert code_of(await port.unload(a.lora_name)) == "MANAGED_NAME"
-        assert isinstance(await port.unload("two"), OK)
-        for version in (a, b):
-            now, then = await port.score(PROMPT, version.lora_name, rid()), before[version.lora_name]
-            assert isinstance(now, OK)
-            assert isinstance(then, OK)
-            assert now.data.output_ids == then.data.output_ids
-            assert now.data.output_logprobs == pytest.approx(then.data.output_logprobs, abs=1e-4)
-        for version in (a, b):
-            await e1.carry_out(version.order(Unload, reclaim_id=f"r-{version.key.version_id}"))
-        await port.unload("three")
-    assert (await e1.status())["adapters"] == []
-
-
 async def test_off_and_on_give_the_same_bytes_where_nothing_is_managed(
     engines, guarded: Guarded, e1, opted, tmp_path: Path
 ):
@@ -164,6 +133,37 @@ async def said_by(process: EngineProcess, folder: Path | None = None) -> list[tu
         await web.post("/flush_cache")  # cached tokens are counted in the answers
         answers = [await web.post(route, json=body) for route, body in calls]
     return [(each.status_code, _TIMES.sub(b'"":0', each.content)) for each in answers]
+
+
+async def test_unmanaged_adapters_beside_two_versions(e1: GuardedEngine, opted, guarded: Guarded, tmp_path: Path):
+    """Both versions keep their slots whatever is loaded beside them by SGLang's own routes."""
+    a, b = put(guarded, e1, "A"), put(guarded, e1, "B")
+    await ready(e1, a)
+    await ready(e1, b)
+    folders = {name: write_lora(tmp_path / name, "CD"[i % 2]) for i, name in enumerate(("one", "two", "three"))}
+    async with EnginePort(opted.url, vocab_size=VOCAB_SIZE) as port:
+        before = {v.lora_name: await port.score(PROMPT, v.lora_name, rid()) for v in (a, b)}
+        assert code_of(await port.load("one", folders["one"], pinned=True)) == "UNMANAGED_REFUSED"
+        for name, folder in folders.items():  # four are kept at most: the oldest visitor goes, never a version
+            assert isinstance(await port.load(name, folder, pinned=False), OK)
+            names = (name, a.lora_name, b.lora_name, None)
+            answers = await asyncio.gather(*(port.score(PROMPT, each, rid()) for each in names))
+            assert all(isinstance(each, OK) for each in answers), answers
+        listed = await port.models()
+        assert isinstance(listed, OK)
+        assert set(listed.data) == {"two", "three", a.lora_name, b.lora_name}
+        assert code_of(await port.unload(a.lora_name)) == "MANAGED_NAME"
+        assert isinstance(await port.unload("two"), OK)
+        for version in (a, b):
+            now, then = await port.score(PROMPT, version.lora_name, rid()), before[version.lora_name]
+            assert isinstance(now, OK)
+            assert isinstance(then, OK)
+            assert now.data.output_ids == then.data.output_ids
+            assert now.data.output_logprobs == pytest.approx(then.data.output_logprobs, abs=1e-4)
+        for version in (a, b):
+            await e1.carry_out(version.order(Unload, reclaim_id=f"r-{version.key.version_id}"))
+        await port.unload("three")
+    assert (await e1.status())["adapters"] == []
 
 
 def test_an_offline_engine_is_guarded_without_http(guarded: Guarded, tmp_path: Path):
