@@ -24,17 +24,20 @@ class LocalClient:
 
     async def apply(self, event: Event) -> Outcome:
         """As `RegistryClient`; raises JournalError when the row could not be written (nothing is changed)."""
-        before = self.host.registry
-        outcome = self.host.apply(event)
-        if self.host.registry is not before:
-            self._accepted += 1
-            self._moved.set()
-            self._moved = asyncio.Event()
+        [outcome] = await self.apply_all((event,))
         return outcome
 
     async def apply_all(self, events: Sequence[Event]) -> tuple[Outcome, ...]:
-        """As `RegistryClient`."""
-        return tuple([await self.apply(event) for event in events])
+        """As `RegistryClient`; one commit for all of them, so after a JournalError none has happened."""
+        before, seen = self.host.registry, self._accepted
+        steps = self.host.step_all(events)
+        for step in steps:
+            self._accepted += step.registry is not before
+            before = step.registry
+        if self._accepted > seen:
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return tuple([step.outcome for step in steps])
 
     async def ask(self, question: Question[T]) -> T:
         """As `RegistryClient`."""
