@@ -63,9 +63,10 @@ def _build(folder: Path) -> House:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the engines if any selected test asks for them."""
+    """Start the engines if any selected test asks for them (elsewhere `engines` may be something smaller)."""
     global _house
-    wanted = any("engines" in getattr(item, "fixturenames", ()) for item in session.items)
+    asking = [item for item in session.items if "engines" in getattr(item, "fixturenames", ())]
+    wanted = any(item.get_closest_marker("engines") for item in asking)
     if not wanted or session.config.option.collectonly or _missing():
         return
     _house = _build(Path(tempfile.mkdtemp(prefix="lorafsm-engines-")))
