@@ -1,4 +1,4 @@
-"""Every mutant of the core, found by walking its syntax trees: guards dropped or negated, effects dropped, boundaries
+"""Every mutant of the core, found by walking its syntax trees: guards dropped, effects dropped, boundaries
 moved.  Nothing is picked by hand.  Left out are words for people (reasons, alarms), which no rule reads, and the
 registry's effects, which are hints.
 """
@@ -127,18 +127,18 @@ def _of(node: ast.AST) -> Iterator[Site]:
         return
     if isinstance(node, ast.If | ast.IfExp):
         yield _site(node.test, "drop guard", "never")
-        yield from _of_condition(node.test)
+        yield from _of_condition(node.test, dropped=True)
         yield from _children(node, but=node.test)
         return
     if isinstance(node, ast.comprehension):
         for test in node.ifs:
             yield _site(test, "drop guard", "always")
-            yield from _of_condition(test)
+            yield from _of_condition(test, dropped=True)
         yield from (site for part in (node.target, node.iter) for site in _of(part))
         return
     if isinstance(node, ast.match_case) and node.guard is not None:
         yield _site(node.guard, "drop guard", "always")
-        yield from _of_condition(node.guard)
+        yield from _of_condition(node.guard, dropped=True)
         yield from _children(node, but=node.guard)
         return
     if isinstance(node, ast.BoolOp | ast.Compare):
@@ -162,17 +162,22 @@ def _children(node: ast.AST, but: ast.AST | None = None) -> Iterator[Site]:
             yield from _of(child)
 
 
-def _of_condition(node: ast.AST) -> Iterator[Site]:
-    """Each operand is dropped, each leaf negated, each boundary moved."""
+def _of_condition(node: ast.AST, *, dropped: bool = False) -> Iterator[Site]:
+    """Each operand is dropped, each boundary moved, and each leaf negated that is not `dropped` by itself.
+
+    Where dropping a guard can be told, the guard held the other way, and there its negation does just what dropping it
+    does: whoever sees the one sees the other, so only the one is asked about.
+    """
     if isinstance(node, ast.BoolOp):
         for index, operand in enumerate(node.values):
             yield _site(node, "drop guard", f"operand {index}", operand)
-            yield from _of_condition(operand)
+            yield from _of_condition(operand, dropped=True)
         return
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and isinstance(node.operand, ast.BoolOp):
         yield from _of_condition(node.operand)
         return
-    yield _site(node, "negate guard", "not")
+    if not dropped:
+        yield _site(node, "negate guard", "not")
     if isinstance(node, ast.Compare):
         for index, operator in enumerate(node.ops):
             if type(operator) in BOUNDARIES:

@@ -1,7 +1,8 @@
 """Every mutant of the specification, found by reading its definitions: what an action may reach is damaged once.
 
-Each conjunct or disjunct that is a guard is dropped and negated, each primed effect and each EXCEPT is dropped, each
-boundary is moved, each condition of IF, CASE and a filter is negated.  The mutants of a module live side by side in one
+Each conjunct or disjunct that is a guard is dropped, each primed effect and each EXCEPT is dropped, each boundary is
+moved, each condition of IF, CASE and a filter is dropped.  A guard is not negated besides: where dropping it can be told
+it was false, and there its negation does the same.  The mutants of a module live side by side in one
 text: `mutant` is a variable that says which of them this behaviour runs, so that TLC judges many of them at once.
 """
 
@@ -136,7 +137,7 @@ def _is_boolean(definition: Definition) -> bool:
 
 
 Site = tuple[str, Tokens, str]
-DROP, NEGATE = "(ON \\/ ({}))", "(ON # ({}))"
+DROP = "(ON \\/ ({}))"
 
 
 @frozen
@@ -204,7 +205,6 @@ class _Reader:
             yield from self.value(tokens)
             return
         yield "drop guard", tokens, drop
-        yield "negate guard", tokens, NEGATE
         yield from self.value(tokens)
 
     @staticmethod
