@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorafsm.outcomes import Aborted, Committed, Reserved, VersionStatus
+from lorafsm.registry.view import attempt_outcome
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World, digest_of
 
@@ -503,6 +504,20 @@ def test_abort_is_decided_by_the_registry():
     w.commit("B")
     assert w.abort("B") == "ALREADY_COMMITTED"
     assert w.version("B") == "PUBLISHED"
+
+
+def test_how_an_attempt_ended_is_told_to_whoever_asks_and_for_ever():
+    w = World().boot("A")
+    w.make_ready("B")
+    assert (attempt_outcome(w.r, 2), attempt_outcome(w.r, 3)) == (None, None)
+    w.abort("B", reason="the trainer goes")
+    assert attempt_outcome(w.r, 2) == Aborted(w.key("B"), 2, "the trainer goes")
+    w.cleaned("E0")
+    w.cleaned("E1")
+    w.publish("B")
+    assert attempt_outcome(w.r, 1) == Committed(w.key("A"), 1, 1, None)
+    assert attempt_outcome(w.r, 2) == Aborted(w.key("B"), 2, "the trainer goes")
+    assert attempt_outcome(w.r, 3) == Committed(w.key("B"), 3, 2, w.key("A"))
 
 
 def test_cleanup_comes_after_the_decision():
