@@ -55,6 +55,10 @@ class Adapter:
         """The number that loaded it; 0: somebody else."""
         return 0 if self.resident is None else self.resident.number
 
+    def with_refs(self, refs: int) -> Adapter:
+        """The adapter with so many requests in flight; spelt out for the reason of `Agent.with_requests`."""
+        return Adapter(self.lora_name, self.resident, self.state, refs)
+
 
 @frozen
 class Agent:
@@ -74,6 +78,29 @@ class Agent:
     strays: Map[str, Stray] = Map()  # what each stray order's operation key was for
     requests: Map[str, str] = Map()  # in flight: rid -> name of its adapter
     sealed: Map[str, VersionKey] = Map()  # rids that were declared absent and must never start
+
+    def with_requests(self, requests: Map[str, str], adapter: Adapter) -> Agent:
+        """The agent with these requests in flight and the adapter whose count they changed.
+
+        Every request comes through here twice.  So the constructor is spelt out: `evolve`, which finds out the
+        fields anew each time, takes three times as long.
+        """
+        return Agent(
+            self.engine,
+            self.incarnation,
+            self.epoch,
+            self.base_fingerprint,
+            self.slots,
+            self.seq,
+            self.fence,
+            self.tombstones,
+            self.works,
+            self.adapters.set(adapter.lora_name, adapter),
+            self.closed,
+            self.strays,
+            requests,
+            self.sealed,
+        )
 
 
 def new_agent(engine: str, incarnation: int, epoch: str, *, slots: int = 3, base_fingerprint: str = "") -> Agent:

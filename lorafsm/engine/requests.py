@@ -29,12 +29,8 @@ def acquire(a: Agent, e: Acquire) -> AgentStep:
         closed = not fault_in_lora_name(e.lora_name) and parse_lora_name(e.lora_name).key in a.closed
         code = AgentCode.VERSION_CLOSED if closed else AgentCode.VERSION_MISSING
         return refuse(a, code, "exactly this version is not served here; nothing stands in for it", field="lora_name")
-    after = evolve(
-        a,
-        requests=a.requests.set(e.rid, e.lora_name),
-        adapters=a.adapters.set(e.lora_name, evolve(adapter, refs=adapter.refs + 1)),
-    )
-    return AgentStep(after, Acquired(rid=e.rid, lora_name=e.lora_name))
+    after = a.with_requests(a.requests.set(e.rid, e.lora_name), adapter.with_refs(adapter.refs + 1))
+    return AgentStep(after, Acquired(rid=e.rid, lora_name=e.lora_name, incarnation=a.incarnation, seq=a.seq))
 
 
 def release(a: Agent, e: Release) -> AgentStep:
@@ -43,13 +39,13 @@ def release(a: Agent, e: Release) -> AgentStep:
     if name is None:
         return AgentStep(a, Released(rid=e.rid, released=False))
     adapter = a.adapters[name]
-    left = evolve(adapter, refs=adapter.refs - 1)
+    left = adapter.with_refs(adapter.refs - 1)
     actions: tuple[Action, ...] = ()
     if left.state is AdapterState.DRAINING and not left.refs:
         left = evolve(left, state=AdapterState.COUNTING)
         actions = (CountRequests(name),)
-    after = evolve(a, requests=a.requests.delete(e.rid), adapters=a.adapters.set(name, left))
-    return AgentStep(after, Released(rid=e.rid, released=True), actions)
+    released = Released(rid=e.rid, released=True, incarnation=a.incarnation, seq=a.seq)
+    return AgentStep(a.with_requests(a.requests.delete(e.rid), left), released, actions)
 
 
 def settle(a: Agent, e: Settle) -> AgentStep:

@@ -50,11 +50,13 @@ _NAMING = (orders.Begin, orders.End, orders.Cleanup, orders.Load, orders.Unload)
 def agent_step(agent: Agent, item: Input) -> AgentStep:
     """The agent after an order, a request or a result, its answer, and what the executor must do now."""
     done = _stepped(agent, item)
-    answer = evolve(done.answer, incarnation=agent.incarnation, seq=done.agent.seq)
+    answer = done.answer
+    if answer.incarnation != agent.incarnation or answer.seq != done.agent.seq:  # those of requests have both
+        answer = evolve(answer, incarnation=agent.incarnation, seq=done.agent.seq)
     if isinstance(answer, Refused) and isinstance(item, ORDERS):
         number = getattr(item, "number", 0)
         answer = evolve(answer, number=number if type(number) is int else 0, repair=isinstance(item, orders.Load))
-    return AgentStep(done.agent, answer, done.actions)
+    return done if answer is done.answer else AgentStep(done.agent, answer, done.actions)
 
 
 def _stepped(a: Agent, item: Input) -> AgentStep:

@@ -72,7 +72,8 @@ class Screen:
             if extra_key and any(i in key for i in self.spent_ids for key in _texts(extra_key)):
                 raise RequestRefused(GuardCode.EXTRA_KEY, "names a managed adapter's part of the KV cache")
             return
-        if any(name is not None and not is_managed(name) for name in names_in(request.lora_path)):
+        several = not isinstance(request.lora_path, str)
+        if several and any(name is not None and not is_managed(name) for name in names_in(request.lora_path)):
             raise RequestRefused(GuardCode.UNMANAGED_REFUSED, "one batch holds managed and unmanaged adapters")
         if extra_key and any(_texts(extra_key)):
             raise RequestRefused(GuardCode.EXTRA_KEY, "a managed version has a KV cache of its own; leave it out")
@@ -118,13 +119,11 @@ class Rids:
 
     def add(self, rid: str) -> None:
         """RequestRefused where an abort of this rid would hit another, or the other way round."""
-        at = bisect_left(self._sorted, rid)
-        after = self._sorted[at : at + 1]
-        before = self._sorted[at - 1 : at] if at else []
+        rids, at = self._sorted, bisect_left(self._sorted, rid)
         # In a set without prefixes only the neighbours can be one.
-        if any(other.startswith(rid) for other in after) or any(rid.startswith(other) for other in before):
+        if (at < len(rids) and rids[at].startswith(rid)) or (at > 0 and rid.startswith(rids[at - 1])):
             raise RequestRefused(GuardCode.RID_PREFIX, "one rid in flight begins with another; use ids of one length")
-        self._sorted.insert(at, rid)
+        rids.insert(at, rid)
 
     def discard(self, rid: str) -> None:
         """The request ended."""
