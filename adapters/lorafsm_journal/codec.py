@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, get_args
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome
 from lorafsm.records import Config, Registry
-from lorafsm_journal.compiled import Mismatch, Reader, Writer, reader_of, writer_of
+from lorafsm_journal.compiled import Mismatch, Reader, Writer, reader_of, tagged_writer_of
 from lorafsm_journal.errors import Undecodable
 from lorafsm_journal.forms import form_of
 
@@ -36,16 +36,24 @@ class _Family(Generic[T]):
     def __init__(self, what: str, classes: Mapping[str, type]) -> None:
         self._what = what
         self._classes = classes
-        self._writers: dict[type, tuple[str, Writer]] = {}  # compiled when first asked for
+        self._writers: dict[type, Writer] = {}  # compiled when first asked for
         self._readers: dict[str, Reader] = {}
 
     def encode(self, value: T) -> str:
         """The canonical text."""
-        head, write = self._writers.get(type(value)) or self._writer(type(value))
+        write = self._writers.get(type(value)) or self._writer(type(value))
         try:
-            return f"{head}{write(value)}}}"
+            return write(value)
         except _UNEXPECTED:
             return self._encode_by_form(value)
+
+    def encode_all(self, values: Sequence[T]) -> list[str]:
+        """As `encode` of each, faster."""
+        writers = self._writers
+        try:
+            return [writers[type(value)](value) for value in values]
+        except _UNEXPECTED:
+            return [self.encode(value) for value in values]
 
     def decode(self, text: str) -> T:
         """The value that `text` is the canonical form of."""
@@ -65,7 +73,7 @@ class _Family(Generic[T]):
             values = [self._read(item) for item in data]
         except (*_UNEXPECTED, Undecodable):
             return None
-        return values if [self.encode(value) for value in values] == list(texts) else None
+        return values if self.encode_all(values) == list(texts) else None
 
     def _read(self, data: Any) -> T:
         if type(data) is not dict or len(data) != 1:
@@ -78,11 +86,11 @@ class _Family(Generic[T]):
             value = form_of(self._classes[name]).read(fields, name)
         return value
 
-    def _writer(self, cls: type) -> tuple[str, Writer]:
+    def _writer(self, cls: type) -> Writer:
         name = cls.__name__
         if self._classes.get(name) is not cls:
             raise Undecodable(self._what, f"{name} is no class of this protocol's {self._what}s")
-        self._writers[cls] = f'{{"{name}":', writer_of(cls)
+        self._writers[cls] = tagged_writer_of(cls)
         return self._writers[cls]
 
     def _reader(self, name: str) -> Reader:
@@ -106,7 +114,9 @@ _OUTCOME: _Family[Outcome] = _Family("outcome", OUTCOMES)
 _CONFIG: _Family[Config] = _Family("config", {Config.__name__: Config})
 _REGISTRY: _Family[Registry] = _Family("registry", {Registry.__name__: Registry})
 
-encode_event, decode_event, decode_events = _EVENT.encode, _EVENT.decode, _EVENT.decode_all
-encode_outcome, decode_outcome = _OUTCOME.encode, _OUTCOME.decode
+encode_event, encode_events = _EVENT.encode, _EVENT.encode_all
+decode_event, decode_events = _EVENT.decode, _EVENT.decode_all
+encode_outcome, encode_outcomes = _OUTCOME.encode, _OUTCOME.encode_all
+decode_outcome, decode_outcomes = _OUTCOME.decode, _OUTCOME.decode_all
 encode_config, decode_config = _CONFIG.encode, _CONFIG.decode
 encode_registry, decode_registry = _REGISTRY.encode, _REGISTRY.decode

@@ -43,11 +43,20 @@ def writer_of(kind: Any) -> Writer:
         return _write_map(args[0], writer_of(args[0]), writer_of(args[1]))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _write_enum({member: quoted(member.value) for member in kind}, kind)
-    if isinstance(kind, type) and attrs.has(kind) and not own_form(kind):
+    if _plain_record(kind):
         return _write_record(kind)
     if kind in _WRITE:
         return _WRITE[kind]
     return _write_slowly(kind)
+
+
+@cache
+def tagged_writer_of(kind: type) -> Writer:
+    """The same of a record, within an object of one key, the name of its class."""
+    if _plain_record(kind):
+        return _write_record(kind, kind.__name__)
+    head, write = f'{{"{kind.__name__}":', writer_of(kind)
+    return lambda value: f"{head}{write(value)}}}"
 
 
 @cache
@@ -64,7 +73,7 @@ def reader_of(kind: Any) -> Reader:
         return _read_map(args[0], reader_of(args[0]), reader_of(args[1]))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _read_enum({member.value: member for member in kind})
-    if isinstance(kind, type) and attrs.has(kind) and not own_form(kind):
+    if _plain_record(kind):
         return _read_record(kind)
     if kind in _SCALARS:
         return _read_scalar(kind)
@@ -102,45 +111,88 @@ def _read_scalar(kind: type) -> Reader:
     return read
 
 
-# Records: straight-line source, scalars inline, everything else one call
+# Records: straight-line source, scalars and the records in them inline, everything else one call
 
 
-def _write_record(kind: type) -> Writer:
-    hints = get_type_hints(kind)
-    names = sorted(record_names(kind))
-    scope: dict[str, Any] = {"kind": kind, "quoted": quoted, "Mismatch": Mismatch}
-    tests, parts = ["type(v) is not kind"], []
-    for n, name in enumerate(names):
-        inline = {int: f"{{a{n}}}", str: f"{{quoted(a{n})}}", bool: f"{{'true' if a{n} else 'false'}}"}
-        if hints[name] in inline:
-            tests.append(f"type(a{n} := v.{name}) is not {hints[name].__name__}")
-            parts.append(f'"{name}":{inline[hints[name]]}')
+class _Source:
+    """The source of one function: the tests that a value must pass, and the names that it uses."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"quoted": quoted, "Mismatch": Mismatch}
+        self.tests: list[str] = []
+        self._count = 0
+
+    def name(self, letter: str, value: Any = None) -> str:
+        """A name that is not used yet, for `value` if there is one."""
+        self._count += 1
+        name = f"{letter}{self._count}"
+        if value is not None:
+            self.scope[name] = value
+        return name
+
+    def expect(self, source: str, kind: type) -> str:
+        """The variable that holds what `source` gives, once it was seen to be of this type."""
+        name = self.name("a")
+        type_name = kind.__name__ if kind in (*_SCALARS, dict) else self.name("k", kind)
+        self.tests.append(f"type({name} := {source}) is not {type_name}")
+        return name
+
+    def made(self, result: str) -> Callable[[Any], Any]:
+        """The function of `v` that raises Mismatch unless all tests pass."""
+        exec(f"def made(v):\n if {' or '.join(self.tests)}: raise Mismatch\n return {result}", self.scope)  # noqa: S102
+        made: Callable[[Any], Any] = self.scope["made"]
+        return made
+
+
+def _plain_record(kind: Any) -> bool:
+    return isinstance(kind, type) and attrs.has(kind) and not own_form(kind)
+
+
+def _write_record(kind: type, tag: str = "") -> Writer:
+    source = _Source()
+    parts = _written(source, "v", kind)
+    return source.made(f"f'''{{{{\"{tag}\":{parts}}}}}'''" if tag else f"f'''{parts}'''")
+
+
+def _written(source: _Source, value: str, kind: type) -> str:
+    """What stands in an f-string for the record that the expression `value` gives."""
+    hints, parts = get_type_hints(kind), []
+    record = source.expect(value, kind)
+    for name in sorted(record_names(kind)):
+        hint, field = hints[name], f"{record}.{name}"
+        if hint is int:
+            text = f"{{{source.expect(field, int)}}}"
+        elif hint is str:
+            text = f"{{quoted({source.expect(field, str)})}}"
+        elif hint is bool:
+            text = f"{{'true' if {source.expect(field, bool)} else 'false'}}"
+        elif _plain_record(hint):
+            text = _written(source, field, hint)
         else:
-            scope[f"w{n}"] = writer_of(hints[name])
-            parts.append(f'"{name}":{{w{n}(v.{name})}}')
-    body = f"f'''{{{{{','.join(parts)}}}}}'''"
-    return _made(f"def made(v):\n if {' or '.join(tests)}: raise Mismatch\n return {body}", scope)
+            text = f"{{{source.name('w', writer_of(hint))}({field})}}"
+        parts.append(f'"{name}":{text}')
+    return f"{{{{{','.join(parts)}}}}}"
 
 
 def _read_record(kind: type) -> Reader:
-    hints = get_type_hints(kind)
-    names = record_names(kind)
-    scope: dict[str, Any] = {"kind": kind, "Mismatch": Mismatch}
-    tests, arguments = [f"type(d) is not dict or len(d) != {len(names)}"], []
-    for n, name in enumerate(names):
-        if hints[name] in (int, str, bool):
-            tests.append(f"type(a{n} := d['{name}']) is not {hints[name].__name__}")
-            arguments.append(f"{name}=a{n}")
+    source = _Source()
+    return source.made(_read_into(source, "v", kind))
+
+
+def _read_into(source: _Source, value: str, kind: type) -> str:
+    """The call that makes the record of what the expression `value` gives."""
+    hints, arguments = get_type_hints(kind), []
+    data, names = source.expect(value, dict), record_names(kind)
+    source.tests.append(f"len({data}) != {len(names)}")
+    for name in names:
+        hint, field = hints[name], f"{data}['{name}']"
+        if hint in (int, str, bool):
+            arguments.append(f"{name}={source.expect(field, hint)}")
+        elif _plain_record(hint):
+            arguments.append(f"{name}={_read_into(source, field, hint)}")
         else:
-            scope[f"r{n}"] = reader_of(hints[name])
-            arguments.append(f"{name}=r{n}(d['{name}'])")
-    return _made(f"def made(d):\n if {' or '.join(tests)}: raise Mismatch\n return kind({','.join(arguments)})", scope)
-
-
-def _made(source: str, scope: dict[str, Any]) -> Callable[[Any], Any]:
-    exec(source, scope)  # noqa: S102
-    made: Callable[[Any], Any] = scope["made"]
-    return made
+            arguments.append(f"{name}={source.name('r', reader_of(hint))}({field})")
+    return f"{source.name('k', kind)}({','.join(arguments)})"
 
 
 # Enums and unions
@@ -166,13 +218,8 @@ def _read_enum(members: dict[str, Any]) -> Reader:
 
 def _write_union(kind: Any, args: tuple[Any, ...]) -> Writer:
     if is_tagged(kind):
-        tagged = {arg: (f'{{"{arg.__name__}":', writer_of(arg)) for arg in args}
-
-        def write_tagged(value: Any) -> str:
-            head, write = tagged[type(value)]
-            return f"{head}{write(value)}}}"
-
-        return write_tagged
+        tagged = {arg: tagged_writer_of(arg) for arg in args}
+        return lambda value: tagged[type(value)](value)
     if len(args) == 2 and type(None) in args:
         [write_it] = [writer_of(arg) for arg in args if arg is not type(None)]
         return lambda value: "null" if value is None else write_it(value)

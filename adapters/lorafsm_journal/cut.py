@@ -7,6 +7,7 @@ which were acknowledged too, are left behind only if the caller says so.
 from __future__ import annotations
 
 import os
+import sqlite3
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lorafsm_journal import database, recovery, snapshots
 from lorafsm_journal.errors import JournalCode as Code
 from lorafsm_journal.errors import JournalError
 from lorafsm_journal.lock import WriterLock
+from lorafsm_journal.rows import link
 from lorafsm_journal.view import View
 
 
@@ -104,7 +106,7 @@ def _copy(view: View, last: int, target: Path) -> None:
                 snapshots.insert(db, snapshot.number, snapshot.state, snapshot.chain, view.about.base)
         # A later writer than all before: it goes on from here, whatever the list of epochs saw of the other file.
         db.execute(
-            "UPDATE head SET writer = ?, number = ?, chain = ?", (view.head.writer + 1, last, view.check_of(last))
+            "UPDATE head SET writer = ?, number = ?, chain = ?", (view.head.writer + 1, last, _end(view, db, last))
         )
         db.execute("COMMIT")
     except BaseException as error:
@@ -114,3 +116,13 @@ def _copy(view: View, last: int, target: Path) -> None:
             raise database.meaning(target, error) from error
         raise
     db.close()
+
+
+def _end(view: View, db: sqlite3.Connection, last: int) -> str:
+    """The check of the last row that is kept; a new one if its commit went on after it."""
+    number, chain = view.commit_before(last)
+    if number < last:
+        rows = db.execute("SELECT event, outcome FROM entries WHERE number > ? ORDER BY number", (number,)).fetchall()
+        chain = link(chain, *[event for event, _ in rows], *[outcome for _, outcome in rows])
+        db.execute("UPDATE entries SET chain = ? WHERE number = ?", (chain, last))
+    return chain

@@ -16,10 +16,12 @@ from lorafsm_journal.errors import JournalCode as Code
 from lorafsm_journal.errors import JournalError, Undecodable
 from lorafsm_journal.rows import link
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _APPLICATION_ID = 0x4C46534D  # "LFSM": tells a journal from any other SQLite file
 
 _SMALLEST_PAGE = 512  # bytes
+CHECKPOINT_PAGES = 4000
+"""Pages of the log (16 MiB) after which SQLite brings them into the file and waits for the disk; its own is 1000."""
 
 _SCHEMA = (
     # What never changes, but for `base`: so many rows were compacted away, and `anchor` is the check of the last.
@@ -27,8 +29,8 @@ _SCHEMA = (
     " anchor TEXT NOT NULL) STRICT",
     # The last row and its check, and the number of the writer that may add to them: set with every batch.
     "CREATE TABLE head (writer INTEGER NOT NULL, number INTEGER NOT NULL, chain TEXT NOT NULL) STRICT",
-    "CREATE TABLE entries (number INTEGER PRIMARY KEY, event TEXT NOT NULL, outcome TEXT NOT NULL,"
-    " chain TEXT NOT NULL) STRICT",
+    # A check stands at the last row of each commit.
+    "CREATE TABLE entries (number INTEGER PRIMARY KEY, event TEXT NOT NULL, outcome TEXT NOT NULL, chain TEXT) STRICT",
     "CREATE TABLE snapshots (number INTEGER PRIMARY KEY, state TEXT NOT NULL, chain TEXT NOT NULL,"
     " digest TEXT NOT NULL) STRICT",
     f"PRAGMA application_id = {_APPLICATION_ID}",
@@ -101,7 +103,8 @@ def require_schema(db: sqlite3.Connection, path: Path) -> None:
     if version != SCHEMA_VERSION:
         raise JournalError(
             Code.JOURNAL_SCHEMA,
-            f"{path} has schema version {version}, this lorafsm reads {SCHEMA_VERSION}; use the one that wrote it",
+            f"{path} has schema version {version}, this lorafsm reads {SCHEMA_VERSION}; end this deployment with "
+            "the lorafsm that wrote it, and begin a new epoch in a new file",
         )
 
 

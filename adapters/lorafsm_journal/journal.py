@@ -2,9 +2,9 @@
 
 A batch of rows is committed, all or none, before `append_all` returns.  At level `process` (WAL,
 synchronous=NORMAL) it then survives the death of the process; at level `power` (FULL) it is on the disk, unless
-it holds refusals only, which play no part in recovery and are not waited for.  Each row carries a check over its
-own texts and the row before, and the journal says with which row it ends, so an altered, exchanged, missing or
-added row is found.
+it holds refusals only, which play no part in recovery and are not waited for.  The last row of each batch
+carries a check over the batch and all before it, and the journal says with which row it ends, so an altered,
+exchanged, missing or added row is found.
 
 One process writes, and holds a lock as long as it lives.  Each opening also takes the next writer's number, and
 every batch compares it: a writer whose lock was lost cannot append beside its successor, nor to a file that no
@@ -14,7 +14,9 @@ longer has its name.  Any number may read.  SQLite's WAL needs a local disk, not
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,6 +32,9 @@ from lorafsm_journal.errors import JournalError
 from lorafsm_journal.rows import Row, link, write_texts
 from lorafsm_journal.view import View
 from lorafsm_journal.writer import Level, Writer, level_of
+
+_AT_ONCE = 16  # rows of one statement: SQLite takes them faster than one by one
+_INSERT = "INSERT INTO entries VALUES (?, ?, ?, ?)"
 
 
 class Journal:
@@ -91,15 +96,15 @@ class Journal:
         nothing is written.
         """
         writer = self._may_write()
-        number, chain, rows = writer.head.number, writer.head.chain, []
-        for event, outcome in zip(events, outcomes, strict=True):
-            event_text, outcome_text = write_texts(event, outcome)
-            number, chain = number + 1, link(chain, event_text, outcome_text)
-            rows.append((number, event_text, outcome_text, chain))
-        if rows:
-            waits = not all(isinstance(outcome, Refusal) for outcome in outcomes)
-            with writer.batch(number, chain, waits=waits) as db:
-                db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+        before = writer.head
+        event_texts, outcome_texts = write_texts(events, outcomes)
+        number, check = before.number + len(event_texts), link(before.chain, *event_texts, *outcome_texts)
+        if event_texts:
+            numbers, checks = range(before.number + 1, number + 1), [*[None] * (len(events) - 1), check]
+            rows = [*chain.from_iterable(zip(numbers, event_texts, outcome_texts, checks, strict=True))]
+            waits = any(type(outcome) is not Refusal for outcome in outcomes)
+            with writer.batch(number, check, waits=waits) as db:
+                _insert(db, rows)
         return number
 
     def rows(self) -> Iterator[Row]:
@@ -132,9 +137,9 @@ class Journal:
         """Keep `registry`, which must be the state after the last row, so that recovery starts there; returns the
         length of its text."""
         writer = self._may_write()
-        number, chain, state = writer.head.number, writer.head.chain, encode_registry(registry)
-        with writer.batch(number, chain, waits=False) as db:
-            snapshots.insert(db, number, state, chain, writer.about.base)
+        head, state = writer.head, encode_registry(registry)
+        with writer.batch(head.number, head.chain, waits=False) as db:
+            snapshots.insert(db, head.number, state, head.chain, writer.about.base)
         return len(state)
 
     def compact(self, registry: Registry) -> int:
@@ -142,14 +147,14 @@ class Journal:
         many were dropped.  They go in one transaction, after the snapshot was read back."""
         self.snapshot(registry)
         writer = self._may_write()
-        number, chain = writer.head.number, writer.head.chain
-        with writer.batch(number, chain) as db:
+        number, check = writer.head.number, writer.head.chain
+        with writer.batch(number, check) as db:
             kept = snapshots.good(db.execute("SELECT * FROM snapshots WHERE number = ?", (number,)).fetchone())
             if kept is None or decode_registry(kept.state) != registry:
                 raise JournalError(Code.JOURNAL_CORRUPT, f"{self.path}: the snapshot is not what was written", number)
             dropped = db.execute("DELETE FROM entries").rowcount
             db.execute("DELETE FROM snapshots WHERE number != ?", (number,))
-            db.execute("UPDATE about SET base = ?, anchor = ?", (number, chain))
+            db.execute("UPDATE about SET base = ?, anchor = ?", (number, check))
         writer.shrink()
         return dropped
 
@@ -181,3 +186,10 @@ class Journal:
             )
         self._writer.require_open()
         return self._writer
+
+
+def _insert(db: sqlite3.Connection, values: list[int | str | None]) -> None:
+    """Rows of four values each, one after the other."""
+    for at in range(0, len(values), 4 * _AT_ONCE):
+        some = values[at : at + 4 * _AT_ONCE]
+        db.execute(_INSERT + ", (?, ?, ?, ?)" * (len(some) // 4 - 1), some)

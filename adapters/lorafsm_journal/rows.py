@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from attrs import frozen
 
 from lorafsm.events import Event
 from lorafsm.outcomes import Outcome, Refusal
-from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_outcome
+from lorafsm_journal.codec import decode_event, decode_outcome, encode_event, encode_events, encode_outcomes
 from lorafsm_journal.errors import Undecodable
 
 REFUSED = '{"Refusal":'
@@ -36,15 +37,24 @@ class Row:
         return f"{self.number} {type(self.event).__name__} -> {answer}"
 
 
-def write_texts(event: Event, outcome: Outcome) -> tuple[str, str]:
-    """The texts of a row.  An event without a form is Undecodable, unless it was refused."""
+def write_texts(events: Sequence[Event], outcomes: Sequence[Outcome]) -> tuple[list[str], list[str]]:
+    """The texts of rows: events, and outcomes.  An event without a form is Undecodable, unless it was refused."""
+    if len(events) != len(outcomes):
+        raise ValueError(f"{len(events)} events and {len(outcomes)} outcomes; every event has one")
     try:
-        event_text = encode_event(event)
+        event_texts = encode_events(events)
+    except Undecodable:
+        event_texts = [_write_event(*row) for row in zip(events, outcomes, strict=True)]
+    return event_texts, encode_outcomes(outcomes)
+
+
+def _write_event(event: Event, outcome: Outcome) -> str:
+    try:
+        return encode_event(event)
     except Undecodable as error:
         if not isinstance(outcome, Refusal):
             raise
-        event_text = json.dumps({"Malformed": {"text": str(error)}}, separators=(",", ":"))
-    return event_text, encode_outcome(outcome)
+        return json.dumps({"Malformed": {"text": str(error)}}, separators=(",", ":"))
 
 
 def read_texts(number: int, event_text: str, outcome_text: str) -> Row:
@@ -55,8 +65,7 @@ def read_texts(number: int, event_text: str, outcome_text: str) -> Row:
     return Row(number, decode_event(event_text), outcome)
 
 
-def link(before: str, event_text: str, outcome_text: str) -> str:
-    """The check of a row: SHA-256 over the check of the row before it and both texts; the lengths say where each
-    begins."""
-    text = f"{len(before)},{len(event_text)}:{before}{event_text}{outcome_text}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def link(before: str, *texts: str) -> str:
+    """The check of a commit: SHA-256 over the check of the one before, the texts of its events and those of its
+    outcomes.  A line break parts them, which no text of a journal holds."""
+    return hashlib.sha256("\n".join((before, *texts)).encode("utf-8", "surrogatepass")).hexdigest()

@@ -14,11 +14,14 @@ from lorafsm_journal.errors import JournalError
 from lorafsm_journal.rows import link
 from lorafsm_journal.snapshots import Snapshot, good
 
-Texts: TypeAlias = tuple[int, str, str, str]
-"""Number of a row, text of the event, text of the outcome, check."""
+Texts: TypeAlias = tuple[int, str, str, str | None]
+"""Number of a row, text of the event, text of the outcome; at the last row of a commit its check."""
 
 
 _ROWS = "SELECT number, event, outcome, chain FROM entries WHERE number > ? ORDER BY number"
+_COMMIT = (
+    "SELECT number, chain FROM entries WHERE number <= ? AND chain IS NOT NULL ORDER BY number DESC LIMIT 1"  # its end
+)
 
 
 class View:
@@ -41,28 +44,35 @@ class View:
             undo.pop_all()
 
     def texts(self, after: int | None = None, chain: str | None = None) -> Iterator[Texts]:
-        """The rows from `after` on (left out: from the first), each held against the check of the one before,
-        which is `chain`; the last against where the journal says that it ends."""
+        """The rows from `after` on (left out: from the first), each once its commit was held against its check and
+        that of the commit before, which is `chain`; the last against where the journal says that it ends.
+
+        JOURNAL_CORRUPT names the first row of the commit that is not what was written.
+        """
         number, chain = (self.about.base, self.about.anchor) if after is None or chain is None else (after, chain)
+        good, commit = number, list[Texts]()
         try:
             for row in self._db.execute(_ROWS, (number,)):
                 number += 1
-                if not type(row[1]) is type(row[2]) is type(row[3]) is str:
-                    raise self._corrupt("not what was written", number)
+                if not type(row[1]) is type(row[2]) is str:
+                    raise self._corrupt("not what was written", good + 1)
                 if row[0] != number:
-                    raise self._corrupt("the row is missing", number)
-                chain = link(chain, row[1], row[2])
-                if chain != row[3]:
-                    raise self._corrupt("not what was written", number)
-                yield row
+                    raise self._corrupt("the row is missing", good + 1)
+                commit.append(row)
+                if row[3] is not None:
+                    chain = link(chain, *[texts[1] for texts in commit], *[texts[2] for texts in commit])
+                    if chain != row[3]:
+                        raise self._corrupt("not what was written", good + 1)
+                    yield from commit
+                    good, commit = number, []
         except database.FAULTS as error:
-            raise database.meaning(self.path, error, number + 1) from error
+            raise database.meaning(self.path, error, good + 1) from error
         if number < self.head.number:
-            raise self._corrupt(f"the row is missing, and all up to {self.head.number}", number + 1)
+            raise self._corrupt(f"the row is missing, and all up to {self.head.number}", good + 1)
         if number > self.head.number:
             raise self._corrupt(f"the journal ends with row {self.head.number}", self.head.number + 1)
-        if chain != self.head.chain:
-            raise self._corrupt("not the row with which the journal says that it ends", number)
+        if commit or chain != self.head.chain:
+            raise self._corrupt("not the row with which the journal says that it ends", good + 1 if commit else good)
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Every snapshot whose digest is right, the latest first; others are passed over."""
@@ -79,21 +89,24 @@ class View:
                 yield snapshot
 
     def last(self, count: int) -> Iterator[Texts]:
-        """The last rows, held against the check of the one before them."""
+        """The last rows, held against the check of the commit before them."""
         after = max(self.about.base, self.head.number - count)
-        yield from self.texts(after, self.check_of(after))
+        for texts in self.texts(*self.commit_before(after)):
+            if texts[0] > after:
+                yield texts
 
-    def check_of(self, number: int) -> str:
-        """The check of a row, as it is written there; of the last one compacted away too."""
-        if number == self.about.base:
-            return self.about.anchor
+    def commit_before(self, number: int) -> tuple[int, str]:
+        """The last commit that ends with this row or before it: its last row and its check, as they are written
+        there.  Of the first rows, the last one that was compacted away."""
         try:
-            row = self._db.execute("SELECT chain FROM entries WHERE number = ?", (number,)).fetchone()
+            row = self._db.execute(_COMMIT, (number,)).fetchone()
         except database.FAULTS as error:
             raise database.meaning(self.path, error, number) from error
-        if row is None or type(row[0]) is not str:
-            raise self._corrupt("the row is missing", number)
-        return str(row[0])
+        if row is None:
+            return self.about.base, self.about.anchor
+        if type(row[1]) is not str:
+            raise self._corrupt("not what was written", row[0])
+        return int(row[0]), str(row[1])
 
     def count_snapshots(self) -> int:
         """How many there are, good or not."""
@@ -125,7 +138,7 @@ class View:
     def _belongs(self, snapshot: Snapshot) -> bool:
         """Whether the row after which it was taken is the one in this journal."""
         try:
-            return snapshot.chain == self.check_of(snapshot.number)
+            return (snapshot.number, snapshot.chain) == self.commit_before(snapshot.number)
         except JournalError:
             return False
 

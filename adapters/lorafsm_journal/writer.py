@@ -69,6 +69,7 @@ class Writer:
                     epochs.require_current(_seen(about, database.read_head(db, path)))
                     db.execute("UPDATE head SET writer = writer + 1")  # on the disk: synchronous is FULL until here
                     db.execute("PRAGMA synchronous = NORMAL")
+                    db.execute(f"PRAGMA wal_autocheckpoint = {database.CHECKPOINT_PAGES}")
                     writer = cls(path, level, db, lock, epochs)
                 except database.FAULTS as error:
                     raise database.meaning(path, error) from error

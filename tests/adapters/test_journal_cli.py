@@ -45,7 +45,8 @@ def journal(tmp_path: Path) -> Path:
 def plain(tmp_path: Path) -> Path:
     path = tmp_path / "plain.journal"
     with JournaledRegistry.open(path, CONFIG, EPOCH, snapshot_every=0) as host:
-        host.apply_all(life())
+        for event in life():
+            host.apply(event)
         host.apply(BindFirst(session=SessionKey(EPOCH, "nobody", 0)))
     return path
 
@@ -146,7 +147,8 @@ def test_a_compacted_journal_has_no_trace_to_check(run, plain: Path):
 def test_compact_verifies_first_unless_told_to_trust_the_snapshot(run, tmp_path: Path):
     path = tmp_path / "registry.journal"
     with JournaledRegistry.open(path, CONFIG, EPOCH, snapshot_every=10) as host:
-        host.apply_all(life())
+        for event in life():
+            host.apply(event)
         expected = host.registry
     alter(path, "UPDATE entries SET outcome = 'torn' WHERE number = 9")
     code, out, err = run("compact", path)

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -201,15 +202,17 @@ def _read(journal: Journal) -> list[Row]:
     return rows
 
 
-def forge(path: Path, texts: list[tuple[str, str]]) -> None:
-    """Rows that were never written by a journal, with checks that are right."""
+def forge(path: Path, texts: list[tuple[str, str]], *ends: int) -> None:
+    """Rows that were never written by a journal, with checks that are right: one each, or at these rows."""
     Journal.open(path, CONFIG, EPOCH).close()
     db = sqlite3.connect(path)
     [chain] = db.execute("SELECT chain FROM head").fetchone()
-    for number, (event, outcome) in enumerate(texts, 1):
-        chain = link(chain, event, outcome)
-        db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (number, event, outcome, chain))
-        db.execute("UPDATE head SET number = ?, chain = ?", (number, chain))
+    for first, end in pairwise((0, *(ends or range(1, len(texts) + 1)))):
+        commit = texts[first:end]
+        chain = link(chain, *[event for event, _ in commit], *[outcome for _, outcome in commit])
+        for number, row in enumerate(commit, first + 1):
+            db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (number, *row, chain if number == end else None))
+        db.execute("UPDATE head SET number = ?, chain = ?", (end, chain))
     db.commit()
     db.close()
 
@@ -337,11 +340,57 @@ def test_a_compacted_journal_is_cut_too(path: Path, tmp_path: Path):
     with JournaledRegistry.open(path, CONFIG, EPOCH, snapshot_every=0) as host:
         host.apply_all(EVENTS[:10])
         host.compact()
-        host.apply_all(EVENTS[10:])
+        for event in EVENTS[10:]:
+            host.apply(event)
     alter(path, f"UPDATE entries SET chain = '' WHERE number = {LAST}")
     assert cut(path, LAST, tmp_path / "kept").kept == LAST - 1
     with Journal.read(tmp_path / "kept") as journal:
         assert journal.verify().registry == STATES[-2]
+
+
+def in_batches(path: Path, *ends: int) -> None:
+    """All events, a commit up to each of these rows."""
+    with JournaledRegistry.open(path, CONFIG, EPOCH, snapshot_every=0) as host:
+        for first, end in pairwise((0, *ends)):
+            host.apply_all(EVENTS[first:end])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE entries SET outcome = 'torn' WHERE number = 9",
+        "DELETE FROM entries WHERE number = 9",
+        "UPDATE entries SET chain = 'é' WHERE number = 9",
+        "UPDATE entries SET chain = NULL WHERE number = 11",
+        "UPDATE entries SET event = outcome, outcome = event WHERE number = 11",
+        "DELETE FROM entries WHERE number > 9",
+    ],
+)
+def test_of_a_damaged_commit_no_row_is_believed(path: Path, tmp_path: Path, damage: str):
+    """A commit is kept as a whole or not at all: its first row is named, and those before it are kept."""
+    in_batches(path, 6, 11, LAST)
+    alter(path, damage)
+    with Journal.read(path) as journal:
+        assert [row.number for row in _read(journal)] == list(range(1, 7))
+        assert error_of(journal.verify).row == 7
+    assert error_of(lambda: JournaledRegistry.open(path, CONFIG, EPOCH)).row == 7
+    assert cut(path, 7, tmp_path / "kept", drop_following=True).kept == 6
+    assert recovered(tmp_path / "kept") == STATES[6]
+
+
+@pytest.mark.parametrize("at", [8, 11, 12])
+def test_a_commit_that_is_cut_in_its_middle_ends_there(path: Path, tmp_path: Path, at: int):
+    """The check is right, so the rows before the one that is now answered otherwise are what was written."""
+    rows = written(LAST)
+    rows[at - 1] = OTHERWISE
+    forge(path, rows, 6, 11, LAST)
+    error = error_of(lambda: JournaledRegistry.open(path, CONFIG, EPOCH))
+    assert (error.code, error.row) == (JournalCode.JOURNAL_DIVERGED, at)
+    assert cut(path, at, tmp_path / "kept", drop_following=True).kept == at - 1
+    with JournaledRegistry.open(tmp_path / "kept", CONFIG, EPOCH, snapshot_every=0) as host:
+        assert host.registry == STATES[at - 1]
+        assert all(outcome.ok for outcome in host.apply_all(EVENTS[at - 1 :]))
+        assert host.journal.verify().registry == STATES[-1]
 
 
 @pytest.mark.parametrize(("row", "said"), [(8, "the first damaged row is 9"), (10, "the first damaged row is 9")])
