@@ -18,7 +18,9 @@ STAMP := $(VENV)/.installed-$(KEY)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 export PIP_EXTRA_INDEX_URL
 
-.PHONY: help venv demo test test-pure test-engines bench check check-long mutants nightly lint format types clean
+OLDER := 0.5.15.post1 0.5.17 0.5.21
+
+.PHONY: help venv demo test test-pure test-engines test-older bench check check-long mutants nightly lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -50,6 +52,13 @@ test-pure: $(STAMP)  ## all tests that need no engine, on two workers
 
 test-engines: $(STAMP)  ## the tests on real SGLang engines, which share two of them
 	$(BIN)/python -m pytest -m engines $(PYTEST_ARGS)
+
+# The wheels are only unzipped: what they need of other packages, the installed SGLang has brought.
+test-older: $(STAMP)  ## the guard in older versions of SGLang, fetched without dependencies into out/older
+	@for v in $(OLDER); do test -d out/older/$$v || { \
+	  $(PIP) download --no-deps -d out/older sglang==$$v && rm -rf out/older/part && \
+	  $(BIN)/python -m zipfile -e out/older/sglang-$$v-*.whl out/older/part && mv out/older/part out/older/$$v; }; done
+	LORAFSM_OLDER_SGLANG=out/older $(BIN)/python -m pytest tests/adapters/test_guard_tokenizer.py $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
 	$(BIN)/python -m tests.benchmarks

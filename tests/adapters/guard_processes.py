@@ -1,4 +1,4 @@
-"""Starts `guard_scheduler.py` in processes of its own and reads what they saw."""
+"""Starts `guard_program.py` in processes of its own and reads what they saw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lorafsm_sglang.guard import guard_environment, write_token
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 280  # seconds; idle cores need 40
-_PROGRAM = "import runpy; runpy.run_module('tests.adapters.guard_scheduler', run_name='__main__', alter_sys=True)"
+_PROGRAM = "import runpy; runpy.run_module('tests.adapters.guard_program', run_name='__main__', alter_sys=True)"
 
 Seen = dict[str, dict[str, Any]]
 

@@ -1,6 +1,6 @@
 """The guard in SGLang's real TokenizerManager: every way in which a request can end, and what SGLang alone gets wrong.
 
-Two processes (`guard_scheduler.py`, with the guard and without it) tell what they saw; the tests judge it.
+Two processes (`guard_program.py`, with the guard and without it) tell what they saw; the tests judge it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lorafsm_sglang.guard.versions import SUPPORTED
-from tests.adapters import guard_scheduler_ends
+from tests.adapters import guard_end_names
 from tests.adapters.guard_processes import Seen, run
 
 EXACT = {"after": 1, "unload while r2 runs": "pending", "unload": "done", "states left": 0}
@@ -42,7 +42,7 @@ def seen(world: Path) -> dict[str, Seen]:
 @pytest.fixture(scope="module")
 def older(world: Path) -> dict[str, Seen]:
     """What was seen under the guard on older versions, by version."""
-    folder = Path(os.environ.get(WHEELS, "."))
+    folder = Path(os.environ.get(WHEELS, ".")).resolve()
     if missing := [version for version in OLDER if not (folder / version / "sglang").is_dir()]:
         pytest.skip(
             f"{WHEELS} names no folder with the unzipped wheels of {', '.join(missing)} (see the guard's README)"
@@ -50,7 +50,7 @@ def older(world: Path) -> dict[str, Seen]:
     return run(world, {version: folder / version for version in OLDER})
 
 
-@pytest.mark.parametrize("how", guard_scheduler_ends.ENDS)
+@pytest.mark.parametrize("how", guard_end_names.ENDS)
 def test_each_end_drops_exactly_one_reference(seen: dict[str, Seen], how: str):
     """r1 and r2 run; r1 ends like this; r2's reference keeps the version; after r2 nothing does (RFC 7.1)."""
     row = seen["guarded"][how]
@@ -147,7 +147,7 @@ class TestOlderVersions:
     """The real TokenizerManager of other supported versions, Relax's pin 0.5.17 among them."""
 
     @pytest.mark.parametrize("version", OLDER)
-    @pytest.mark.parametrize("how", guard_scheduler_ends.ENDS)
+    @pytest.mark.parametrize("how", guard_end_names.ENDS)
     def test_each_end_drops_exactly_one_reference(self, older: dict[str, Seen], version: str, how: str):
         row = older[version][how]
         assert {name: row[name] for name in EXACT} == EXACT, row

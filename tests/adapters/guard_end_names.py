@@ -1,4 +1,4 @@
-"""In which ways a request can end in `guard_scheduler`; importable without SGLang."""
+"""In which ways a request can end in `guard_program`; importable without SGLang."""
 
 ENDS = (
     "finish",
