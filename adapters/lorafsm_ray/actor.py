@@ -17,6 +17,7 @@ from lorafsm_journal import JournalCode, JournalError
 from lorafsm_ray.host import RegistryHost
 from lorafsm_ray.live import Live
 from lorafsm_ray.settings import RegistrySettings
+from lorafsm_ray.wire import read_events, write_outcomes
 
 if TYPE_CHECKING:
     from lorafsm_ray.metrics import MetricsServer
@@ -77,6 +78,10 @@ class RegistryActor:
         if len(self._waiting) == 1:
             loop.call_later(_LINGER_S, self._commit) if self._company else loop.call_soon(self._commit)
         return await done
+
+    async def apply_text(self, events: str) -> str:
+        """As `apply_all`; events and outcomes as `lorafsm_ray.wire` writes them."""
+        return write_outcomes(await self.apply_all(read_events(events)))
 
     async def ask(self, question: Question[T]) -> T:
         """As `RegistryClient.ask`."""

@@ -22,6 +22,7 @@ from lorafsm_ray.calls import Calls, Lost, RayCalls
 from lorafsm_ray.coalesce import Coalescer
 from lorafsm_ray.live import Live
 from lorafsm_ray.patience import PATIENT, Patience, Tries
+from lorafsm_ray.wire import read_outcomes, write_events
 
 T = TypeVar("T")
 
@@ -72,7 +73,9 @@ class AsyncClient:
         return cast(Live, await self._call("live"))
 
     async def _send(self, events: tuple[Event, ...]) -> tuple[Outcome, ...]:
-        return cast(tuple[Outcome, ...], await self._call("apply_all", events))
+        if (text := write_events(events)) is None:
+            return cast(tuple[Outcome, ...], await self._call("apply_all", events))
+        return read_outcomes(await self._call("apply_text", text), len(events))
 
     async def _call(self, method: str, *args: Any, extra_s: float = 0.0) -> Any:
         tries = Tries(self._patience, f"registry {self.name}", extra_s)
@@ -98,7 +101,11 @@ class BlockingClient:
 
     def apply_all(self, events: Sequence[Event]) -> tuple[Outcome, ...]:
         """As `RegistryClient`."""
-        return cast(tuple[Outcome, ...], self._call("apply_all", tuple(events)))
+        if not events:
+            return ()
+        if (text := write_events(events)) is None:
+            return cast(tuple[Outcome, ...], self._call("apply_all", tuple(events)))
+        return read_outcomes(self._call("apply_text", text), len(events))
 
     def ask(self, question: Question[T]) -> T:
         """As `RegistryClient`; the registry's clock takes the place of the question's `now`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -17,9 +17,10 @@ from attrs import define, field
 from lorafsm import events as ev
 from lorafsm.identity import VersionKey
 from lorafsm.lifecycle import SessionState
-from lorafsm.outcomes import Binding, Closed, Outcome
+from lorafsm.outcomes import Binding, Closed
 from lorafsm.records import Config
 from lorafsm_asyncio.questions import SessionStateOf
+from lorafsm_journal import encode_outcome
 from lorafsm_ray import AsyncClient, Patience, connect, start_registry, stop_registry
 from lorafsm_ray.calls import NAMESPACE, RayCalls
 from tests.benchmarks.figures import Figure, Goal
@@ -43,12 +44,12 @@ _BATCH, _IN_FLIGHT, _LIVE_AT_ONCE = 512, 2, 64
 class NoOpActor:
     """Methods of the registry actor's signatures that answer at once."""
 
-    def __init__(self, answer: Outcome) -> None:
+    def __init__(self, answer: str) -> None:
         self._answer = answer
 
-    async def apply_all(self, events: Sequence[ev.Event]) -> tuple[Outcome, ...]:
+    async def apply_text(self, events: str) -> str:
         """One answer for each event."""
-        return tuple([self._answer for _ in events])
+        return "\n".join([self._answer] * (events.count("\n") + 1))
 
     async def ask(self, question: object) -> SessionState:
         """Always the same."""
@@ -102,7 +103,7 @@ def _noop_actor() -> Any:
     actor = ray.remote(NoOpActor).options(
         name=NOOP, namespace=NAMESPACE, num_cpus=0, max_concurrency=10_000, max_restarts=-1
     )
-    return actor.remote(answer)
+    return actor.remote(encode_outcome(answer))
 
 
 async def _apply_bind(client: AsyncClient, number: int) -> bool:
