@@ -6,17 +6,14 @@ import random
 import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
 
 from attrs import define, field, frozen
 
 from gpu_e2e.recording import Recorder
-from lorafsm.events import BeginClose, BindFirst, CloseAndRelease, Open
-from lorafsm.identity import SessionKey
-from lorafsm.outcomes import Binding, Outcome, Refusal
-from lorafsm.registry.view import may_dispatch
-from lorafsm_journal import JournaledRegistry
-from lorafsm_sglang import OK, Arrival, EnginePort, Generation, Logprobs, Sampling
+from lorafsm.outcomes import Binding
+from lorafsm_asyncio import Attempt, Call, GenerateFailed, Refused, SessionBinder
+from lorafsm_sglang import OK, Arrival, EnginePort, Generation, Logprobs, Reply, Sampling, UnknownKind
+from lorafsm_sglang import Refused as EngineRefused
 from lorafsm_sglang.tiny_model import VOCAB_SIZE
 
 FIRST_TOKEN_ID = 3  # below are padding, start and end of the text
@@ -38,17 +35,13 @@ class Answer:
 
 @define
 class Cast:
-    """What all sessions share: the registry, the engines, the clock of the run, and the answers so far."""
+    """What all sessions share: their owner, the engines, and the answers so far."""
 
-    host: JournaledRegistry
+    binder: SessionBinder
     ports: dict[str, EnginePort]
     recorder: Recorder
-    epoch: str
-    owner: str
-    clock: Any  # () -> ms
     answers: list[Answer] = field(factory=list)
     failures: list[str] = field(factory=list)
-    opened: int = 0
 
 
 def token_ids(seed: str, count: int) -> list[int]:
@@ -64,12 +57,10 @@ class Conversation:
         self.cast = cast
         self.name = name
         self.engine = engine
-        self.key = SessionKey(cast.epoch, cast.owner, cast.opened)
+        self.key = cast.binder.open(name)
         self.history = list(prompt)
         self.turns = 0
         self.version = ""
-        cast.opened += 1
-        cast.host.apply(Open(session=self.key, label=name, now=cast.clock()))
         cast.recorder.sessions[name] = {
             "name": name,
             "version": "",
@@ -78,33 +69,40 @@ class Conversation:
             "turns": [],
         }
 
-    def bind(self) -> Outcome:
-        """Bind at the first generation; later calls answer the same (RFC 4.1)."""
-        outcome = self.cast.host.apply(BindFirst(session=self.key, now=self.cast.clock()))
-        if isinstance(outcome, Binding):
-            self.version = self.cast.recorder.letter(outcome.key)
-            self.cast.recorder.sessions[self.name]["version"] = self.version
-        elif isinstance(outcome, Refusal):
-            self.cast.recorder.refused(f"bind_first({self.name})", outcome.code, outcome.reason)
-        return outcome
+    async def bind(self) -> Binding | Refused:
+        """Bind as the first generation does; later calls answer the same (RFC 4.1)."""
+        try:
+            binding = await self.cast.binder.ensure(self.key)
+        except Refused as refused:
+            self.cast.recorder.refused(f"bind_first({self.name})", refused.code, refused.message)
+            return refused
+        self._bound(binding)
+        return binding
 
-    async def turn(self, new_tokens: int, *, tool_tokens: int = 6) -> Answer | Refusal:
+    async def turn(self, new_tokens: int, *, tool_tokens: int = 6) -> Answer | Refused:
         """One tool turn: generate under the bound name, then take in what the tool said."""
-        self.bind()
-        allowed = may_dispatch(self.cast.host.registry, self.key)
-        if isinstance(allowed, Refusal):
-            self.cast.recorder.refused(f"dispatch({self.name})", allowed.code, allowed.reason)
-            return allowed
-        answer = await self._generate(allowed.lora_name, new_tokens)
+        rid = uuid.uuid4().hex
+        try:
+            async with self.cast.binder.attempt(self.key, rid) as attempt:
+                self._bound(attempt.binding)
+                answer = await self._generate(attempt, new_tokens)
+        except Refused as refused:
+            self.cast.recorder.refused(f"dispatch({self.name})", refused.code, refused.message)
+            return refused
         self.turns += 1
         self.history += [*answer.generation.output_ids, *token_ids(f"{self.name} tool {self.turns}", tool_tokens)]
         return answer
 
-    async def _generate(self, lora_path: str, new_tokens: int) -> Answer:
+    def _bound(self, binding: Binding) -> None:
+        self.version = self.cast.recorder.letter(binding.key)
+        self.cast.recorder.sessions[self.name]["version"] = self.version
+
+    async def _generate(self, attempt: Attempt, new_tokens: int) -> Answer:
         cast, prompt = self.cast, tuple(self.history)
         sampling = Sampling(max_new_tokens=new_tokens, ignore_eos=True)
-        start, last, reply = cast.recorder.now(), 0.0, None
-        stream = cast.ports[self.engine].stream(prompt, lora_path, sampling, uuid.uuid4().hex, logprobs=Logprobs())
+        start, last = cast.recorder.now(), 0.0
+        reply: Reply[Generation] | None = None
+        stream = cast.ports[self.engine].stream(prompt, attempt.lora_path, sampling, attempt.rid, logprobs=Logprobs())
         async with aclosing(stream):
             async for item in stream:
                 if not isinstance(item, Arrival):
@@ -114,9 +112,12 @@ class Conversation:
                     cast.recorder.gaps.append((cast.recorder.at(item.at), (item.at - last) * 1000))
                 last = item.at
         end = cast.recorder.now()
+        try:
+            attempt.heard(as_call(reply))
+        except GenerateFailed as failed:
+            raise self._failed(reply) from failed
         if not isinstance(reply, OK) or reply.data.aborted or len(reply.data.output_ids) != new_tokens:
-            cast.failures.append(f"{self.name} turn {self.turns + 1} on {self.engine}: {reply}"[:300])
-            raise RequestFailed(cast.failures[-1])
+            raise self._failed(reply)
         answer = Answer(self.name, self.version, self.turns + 1, self.engine, prompt, reply.data, start, end)
         cast.answers.append(answer)
         cast.recorder.sessions[self.name]["turns"].append(
@@ -130,13 +131,24 @@ class Conversation:
         )
         return answer
 
-    def close(self) -> Outcome:
+    def _failed(self, reply: object) -> RequestFailed:
+        self.cast.failures.append(f"{self.name} turn {self.turns + 1} on {self.engine}: {reply}"[:300])
+        return RequestFailed(self.cast.failures[-1])
+
+    async def close(self) -> None:
         """No new dispatch, then the one release (RFC 4.3)."""
-        now = self.cast.clock()
-        self.cast.host.apply(BeginClose(session=self.key, now=now))
-        outcome = self.cast.host.apply(CloseAndRelease(session=self.key, now=now))
+        await self.cast.binder.begin_close(self.key)
+        await self.cast.binder.close_and_release(self.key)
         self.cast.recorder.sessions[self.name]["end"] = self.cast.recorder.now()
-        return outcome
+
+
+def as_call(reply: Reply[Generation] | None) -> Call:
+    """What an engine port's reply says of the one call (`lorafsm_asyncio.classify` judges it)."""
+    if isinstance(reply, OK):
+        return Call(200, {"meta_info": {}})  # the port has read the body: it was whole
+    if isinstance(reply, EngineRefused):
+        return Call(reply.status, {"error": {"message": reply.message}})
+    return Call(0, sent=reply is None or reply.kind is not UnknownKind.NOT_CONNECTED)
 
 
 class RequestFailed(RuntimeError):

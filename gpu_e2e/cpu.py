@@ -10,47 +10,46 @@ import asyncio
 import os
 import platform
 import shutil
+import signal
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-from attrs import define
+from attrs import define, frozen
 
 from gpu_e2e import fleet as engines_
+from gpu_e2e import hosting
 from gpu_e2e.checks import SEPARATION, TOLERANCE, Expectations, largest_errors, separation
 from gpu_e2e.conversation import Cast
-from gpu_e2e.driver import Driver
 from gpu_e2e.guarded import GuardPlan, touched
 from gpu_e2e.recording import Recorder
 from gpu_e2e.reference import Reference
 from gpu_e2e.report import write
+from gpu_e2e.services import attended
 from gpu_e2e.story import Facts, tell
 from gpu_e2e.transport import KINDS, Kind, Transport
 from lorafsm.errors import InvalidField
-from lorafsm.events import EngineJoin, OwnerUp
 from lorafsm.identity import VersionKey, lora_name
 from lorafsm.invariants import check
 from lorafsm.records import MAX_ENGINES, Config
-from lorafsm_journal import Journal, JournaledRegistry
+from lorafsm.status import Status, status
+from lorafsm_asyncio import RegistryClient
+from lorafsm_asyncio.questions import StatusAt
+from lorafsm_journal import Journal
 from lorafsm_sglang import OK, EngineProcess, control_calls
 from lorafsm_sglang.tiny_model import lora_fixture, write_model
 from lorafsm_torch import ArtifactStore, Snapshot, check_lora, freeze_snapshot
 
-OWNER = "shard-0"
 LETTERS = ("A", "B", "C", "D")
 _JOURNAL = "journal.sqlite"
-_OURS = ("report.json", "report.html", *(_JOURNAL + end for end in ("", "-wal", "-shm", ".lock")))
+_JOURNAL_ENDS = ("", "-wal", "-shm", ".lock", ".epochs", ".epochs.lock")
+_OURS = ("report.json", "report.html", *(_JOURNAL + end for end in _JOURNAL_ENDS))
 _MARK = ".lorafsm-demo"
 _OUR_FOLDERS = ("model", "store", "hosts", "logs")
-
-
-def clock() -> int:
-    """Milliseconds of the wall clock: the `now` of events."""
-    return time.time_ns() // 1_000_000
 
 
 @define
@@ -68,6 +67,24 @@ class Stage:
     base: str
     started_at: str
     transport: Transport
+    registry: hosting.Kind
+
+    @property
+    def journal(self) -> Path:
+        """Where the registry writes."""
+        return self.out / _JOURNAL
+
+
+@frozen
+class Played:
+    """What a story that was told to its end leaves behind."""
+
+    cast: Cast
+    facts: Facts
+    expectations: Expectations
+    reference: Reference
+    sglang_version: str
+    last: Status  # by the registry's own word, before it was stopped
 
 
 class RunFailed(RuntimeError):
@@ -81,16 +98,19 @@ def _logs(processes: Iterable[EngineProcess]) -> str:
     return f"logs of the engines: {', '.join(str(process.log_path) for process in processes)}"
 
 
-def run_demo(out: Path, engines: int, progress: Callable[[str], None], *, transport: str = "torch") -> dict[str, Any]:
+def run_demo(
+    out: Path, engines: int, progress: Callable[[str], None], *, transport: str = "torch", registry: str = ""
+) -> dict[str, Any]:
     """Run the whole story and return the report, which is also written to `out`.
 
-    Raises InvalidField for a bad number of engines, an unknown transport or an `out` that holds foreign files,
+    `registry` says where it lives (`ray`, `local`; left out: `ray` where Ray is installed).  Raises InvalidField for
+    a bad number of engines, an unknown transport or registry or an `out` that holds foreign files,
     `lorafsm_sglang.EngineStartError`, which names the log, when an engine does not start, and RunFailed, which
     names all logs, when the run could not go on.  Expectations that did not hold are in the report.
     """
     if not 2 <= engines <= MAX_ENGINES:
         raise InvalidField("engines", f"must be 2 to {MAX_ENGINES}: with one engine nothing can be half published")
-    kind = _kind(transport)
+    kind, where = _kind(transport), hosting.chosen(registry)
     out = out.resolve()
     _clear(out)
     recorder = Recorder()
@@ -98,33 +118,49 @@ def run_demo(out: Path, engines: int, progress: Callable[[str], None], *, transp
     progress("writing the tiny model and starting the engines")
     model = write_model(out / "model")
     names = [f"E{i}" for i in range(engines)]
-    epoch = f"d{clock() // 1000:x}"  # short: it is in every name that people read
+    epoch = f"d{recorder.clock() // 1000:x}"  # short: it is in every name that people read
     plan = GuardPlan(epoch, out / "store", out / "hosts")
-    processes = engines_.launch(names, model, out / "logs", plan)
-    try:
-        stage = Stage(
-            out,
-            epoch,
-            recorder,
-            _snapshots(epoch, recorder),
-            ArtifactStore(out / "store"),
-            processes,
-            {},
-            plan,
-            engines_.fingerprint(model),
-            started_at,
-            Transport(kind),
-        )
-        report = asyncio.run(_run(stage, model, progress))
-    except engines_.EngineStartError:
-        raise
-    except Exception as error:
-        raise RunFailed(error, processes.values()) from error
-    finally:
-        engines_.stop_all(processes)
+    with _ended_by_sigterm():
+        processes = engines_.launch(names, model, out / "logs", plan)
+        try:
+            stage = Stage(
+                out,
+                epoch,
+                recorder,
+                _snapshots(epoch, recorder),
+                ArtifactStore(out / "store"),
+                processes,
+                {},
+                plan,
+                engines_.fingerprint(model),
+                started_at,
+                Transport(kind),
+                where,
+            )
+            report = _play(stage, model, progress)
+        except engines_.EngineStartError:
+            raise
+        except Exception as error:
+            raise RunFailed(error, processes.values()) from error
+        finally:
+            engines_.stop_all(processes)
     if not report["ok"]:
         progress(f"not every expectation held; {_logs(processes.values())}")
     return report
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind as an exit does, so that engines, which are sessions of their own, are stopped."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _kind(transport: str) -> Kind:
@@ -162,48 +198,70 @@ def _snapshots(epoch: str, recorder: Recorder) -> dict[str, Snapshot]:
     return snapshots
 
 
-async def _run(stage: Stage, model: Path, progress: Callable[[str], None]) -> dict[str, Any]:
-    reference = await asyncio.to_thread(_reference, model, stage.snapshots)
-    await engines_.wait_ready(stage.processes, progress)
-    expectations = Expectations()
-    config = Config(base_fingerprint=stage.base)
-    with JournaledRegistry.open(stage.out / _JOURNAL, config, stage.epoch) as host:
-        async with engines_.beside(
-            stage.processes,
-            stage.store,
-            stage.base,
-            stage.recorder,
-            clock,
-            stage.incarnations,
-            stage.plan,
-            stage.transport.announcement,
-        ) as fleet:
-            expectations.expect("engines that proved their guard", sorted(stage.processes), sorted(stage.incarnations))
-            driver = Driver(host, fleet.executors, stage.recorder, clock)
-            guards = {name: executor.guarded for name, executor in fleet.executors.items()}
-            stage.transport.connect(driver, guards, stage.recorder)
-            for name in fleet.processes:
-                joined = EngineJoin(
-                    engine=name, incarnation=stage.incarnations[name], seq=0, base_fingerprint=stage.base, now=clock()
-                )
-                driver.apply(joined)
-            driver.apply(OwnerUp(owner=OWNER, now=clock()))
-            cast = Cast(host, fleet.ports, stage.recorder, stage.epoch, OWNER, clock)
-            facts = await tell(
-                driver, cast, fleet, stage.transport, stage.store, stage.snapshots, expectations, progress
-            )
-            status = await fleet.ports["E0"].status()
-            version = status.data.version if isinstance(status, OK) else "unknown"
-        expectations.expect("invariants of the final registry", [], list(check(host.registry)))
-        final, rows = host.registry, len(host.journal)
-    with Journal.read(stage.out / _JOURNAL) as journal:
-        expectations.expect("the journal replays to the same registry", True, journal.verify().registry == final)
-    progress("stopping the engines, reading their logs, comparing answers with the reference")
+def _play(stage: Stage, model: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Registry, story, report."""
+    if stage.registry == "ray":
+        progress("starting Ray, and the registry as an actor of it")
+    with hosting.hosted(stage.registry, stage.journal, Config(base_fingerprint=stage.base), stage.epoch) as client:
+        played = asyncio.run(_run(stage, client, model, progress))
+    progress("stopping the engines, reading journal and logs, comparing answers with the reference")
     engines_.stop_all(stage.processes)
+    rows = _read_journal(stage, played)
     stage.recorder.close()
-    report = _report(stage, cast, facts, expectations, reference, version, rows)
+    report = _report(stage, played, rows)
     write(report, stage.out)
     return report
+
+
+async def _run(stage: Stage, client: RegistryClient, model: Path, progress: Callable[[str], None]) -> Played:
+    reference = await asyncio.to_thread(_reference, model, stage.snapshots)
+    await engines_.wait_ready(stage.processes, progress)
+    expectations, recorder = Expectations(), stage.recorder
+    async with engines_.beside(
+        stage.processes,
+        stage.store,
+        stage.base,
+        recorder,
+        recorder.clock,
+        stage.incarnations,
+        stage.plan,
+        stage.transport.announcement,
+    ) as fleet:
+        expectations.expect("engines that proved their guard", sorted(stage.processes), sorted(stage.incarnations))
+        async with attended(client, stage.epoch, fleet.executors, recorder, stage.base, recorder.clock) as services:
+            guards = {name: executor.guarded for name, executor in fleet.executors.items()}
+            stage.transport.connect(services, guards, recorder)
+            cast = Cast(services.binder, fleet.ports, recorder)
+            facts = await tell(
+                stage.epoch,
+                services,
+                cast,
+                fleet,
+                stage.transport,
+                stage.store,
+                stage.snapshots,
+                expectations,
+                progress,
+            )
+        said = await fleet.ports["E0"].status()
+    version = said.data.version if isinstance(said, OK) else "unknown"
+    last = await client.ask(StatusAt(recorder.clock()))
+    return Played(cast, facts, expectations, reference, version, last)
+
+
+def _read_journal(stage: Stage, played: Played) -> int:
+    """What the journal says of the run, and whether it holds together; the number of its rows."""
+    final, expect = stage.recorder.read(stage.journal), played.expectations
+    expect.expect("invariants of the final registry", [], list(check(final)))
+    with Journal.read(stage.journal) as journal:
+        replayed, rows = journal.verify().registry, len(journal)
+    expect.expect(
+        "the journal replays to the registry's last status", True, status(replayed, played.last.now) == played.last
+    )
+    expect.expect("sessions that still hold a version at the end", 0, played.last.live_sessions)
+    states = [span["state"] for span in stage.recorder.versions["D"]["spans"]]
+    expect.expect("D went through", ["LOADING", "ABORTED", "FAILED_CLEAN"], states)
+    return rows
 
 
 def _reference(model: Path, snapshots: dict[str, Snapshot]) -> Reference:
@@ -213,16 +271,9 @@ def _reference(model: Path, snapshots: dict[str, Snapshot]) -> Reference:
     return reference
 
 
-def _report(
-    stage: Stage,
-    cast: Cast,
-    facts: Facts,
-    expectations: Expectations,
-    reference: Reference,
-    sglang_version: str,
-    rows: int,
-) -> dict[str, Any]:
-    recorder = stage.recorder
+def _report(stage: Stage, played: Played, rows: int) -> dict[str, Any]:
+    recorder, cast, facts = stage.recorder, played.cast, played.facts
+    expectations, reference = played.expectations, played.reference
     errors = largest_errors(cast.answers, reference)
     for letter, error in sorted(errors.items()):
         expectations.at_most(f"answers of {letter}: max |Δ logprob| to the reference", TOLERANCE, error)
@@ -246,8 +297,9 @@ def _report(
         "ok": expectations.ok,
         "started_at": stage.started_at,
         "duration_s": round(recorder.now(), 3),
-        "sglang_version": sglang_version,
+        "sglang_version": played.sglang_version,
         "transport": stage.transport.kind,
+        "registry": stage.registry,
         "engines": [
             {
                 "name": name,
@@ -294,7 +346,7 @@ def _report(
         "token_gaps": recorder.gap_figures(),
         "separation": {"tolerance": TOLERANCE, "pairs": pairs},
         "errors": errors,
-        "environment": _environment(),
+        "environment": _environment(stage.registry),
     }
 
 
@@ -313,7 +365,7 @@ def _ordered(recorder: Recorder, engine: str) -> list[int]:
     return [operations.count("load"), operations.count("unload")]
 
 
-def _environment() -> dict[str, Any]:
+def _environment(registry: hosting.Kind) -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -322,4 +374,5 @@ def _environment() -> dict[str, Any]:
         "sglang": installed("sglang"),
         "transformers": installed("transformers"),
         "lorafsm": installed("lorafsm"),
+        **({"ray": installed("ray")} if registry == "ray" else {}),
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
 
-from lorafsm.records import Registry
+from lorafsm.records import Registry, new_registry
+from lorafsm.registry import step
+from lorafsm_journal import Journal, Malformed
 
 
 @define
@@ -25,6 +28,11 @@ class Recorder:
     publishing: list[tuple[float, float]] = field(factory=list)  # windows from reserve to commit or clean
     most_versions: int = 0
     _zero: float = field(factory=time.monotonic)
+    _began: int = field(factory=lambda: time.time_ns() // 1_000_000)  # ms since 1970
+
+    def clock(self) -> int:
+        """Milliseconds since 1970 that never run backwards: the `now` of events."""
+        return self._began + round(self.now() * 1000)
 
     def now(self) -> float:
         """Seconds from the start."""
@@ -38,10 +46,23 @@ class Recorder:
         """How people call this version."""
         return self.letters.get(str(key), str(key))
 
-    def saw(self, before: Registry, after: Registry) -> None:
-        """Close and open the spans of versions whose state changed in a step."""
+    def read(self, journal: Path) -> Registry:
+        """Take the spans of all versions from a journal, whose events carry ms since 1970; the registry at its end.
+
+        Raises JournalError where the journal does not hold together.
+        """
+        with Journal.read(journal) as reader:
+            registry = new_registry(reader.epoch, reader.config)
+            for row in reader.rows():
+                if isinstance(row.event, Malformed):
+                    continue  # it was refused, and changed nothing
+                after = step(registry, row.event).registry
+                self._saw(registry, after, (row.event.now - self._began) / 1000)
+                registry = after
+        return registry
+
+    def _saw(self, before: Registry, after: Registry, now: float) -> None:
         self.most_versions = max(self.most_versions, len(after.slots))
-        now = self.now()
         for key, version in after.versions.items():
             known = before.versions.get(key)
             if known is not None and known.state is version.state:

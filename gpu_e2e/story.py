@@ -15,15 +15,15 @@ from attrs import define, field
 
 from gpu_e2e.checks import Expectations
 from gpu_e2e.conversation import Answer, Cast, Conversation, token_ids
-from gpu_e2e.driver import Driver
 from gpu_e2e.fleet import Fleet
+from gpu_e2e.services import Services
 from gpu_e2e.transport import Transport
 from lorafsm.events import ArtifactStored, Commit, Reserve
-from lorafsm.identity import VersionKey
+from lorafsm.identity import VersionKey, lora_name
 from lorafsm.lifecycle import TargetState, VersionState
 from lorafsm.outcomes import Outcome, Refusal, Reserved
-from lorafsm.reclaimer import next_orders as reclaimer_orders
-from lorafsm.registry.view import may_dispatch
+from lorafsm_asyncio import Refused
+from lorafsm_asyncio.questions import DefaultVersion, ReclaimerOrders
 from lorafsm_sglang import OK
 from lorafsm_torch import ArtifactStore, Snapshot
 
@@ -46,7 +46,8 @@ class Facts:
 class Story:
     """The players; one method an act."""
 
-    driver: Driver
+    epoch: str
+    services: Services
     cast: Cast
     fleet: Fleet
     transport: Transport
@@ -62,16 +63,20 @@ class Story:
     # -- small words ----------------------------------------------------------------------------------
 
     def key(self, letter: str) -> VersionKey:
-        """The version key of A, B, C or D."""
-        return VersionKey(self.cast.epoch, "ABCD".index(letter) + 1)
+        """The version key: ids count from 1 in the order of the snapshots."""
+        return VersionKey(self.epoch, list(self.snapshots).index(letter) + 1)
 
-    def state(self, letter: str) -> str:
+    def lora_name(self, letter: str) -> str:
+        """The immutable name under which engines know the version."""
+        return lora_name(self.key(letter), self.snapshots[letter].digest)
+
+    async def state(self, letter: str) -> str:
         """The registry's word on a version."""
-        return str(self.driver.host.registry.versions[self.key(letter)].state)
+        return str((await self.services.version(self.key(letter))).state)
 
-    def default(self) -> str:
+    async def default(self) -> str:
         """The letter of the default."""
-        return self.cast.recorder.letter(self.driver.host.registry.default)
+        return self.cast.recorder.letter((await self.services.client.ask(DefaultVersion()))[0])
 
     def engine(self, index: int) -> str:
         """Where the next session is placed."""
@@ -93,11 +98,11 @@ class Story:
 
         await asyncio.gather(*(go(self.people[name]) for name in names))
 
-    def reserve(self, letter: str) -> Outcome:
+    async def reserve(self, letter: str) -> Outcome:
         """Ask for a slot; the content is frozen and its digest known (RFC 3.1)."""
         snapshot = self.snapshots[letter]
         self.tokens[letter] = secrets.token_hex(16)
-        return self.driver.apply(
+        return await self.services.apply(
             Reserve(
                 key=self.key(letter),
                 digest=snapshot.digest,
@@ -105,7 +110,7 @@ class Story:
                 token=self.tokens[letter],
                 tensors=len(snapshot.manifest.tensors),
                 nbytes=snapshot.manifest.nbytes,
-                now=self.cast.clock(),
+                now=self.services.clock(),
             )
         )
 
@@ -113,18 +118,20 @@ class Story:
         """Put the artifact into the store and say so (rule 3)."""
         snapshot = self.snapshots[letter]
         await asyncio.to_thread(self.store.put, self.key(letter), snapshot)
-        self.driver.apply(ArtifactStored(key=self.key(letter), digest=snapshot.digest, now=self.cast.clock()))
+        await self.services.apply(
+            ArtifactStored(key=self.key(letter), digest=snapshot.digest, now=self.services.clock())
+        )
 
     async def publish(self, letter: str) -> VersionState:
         """Reserve, store, drive; the window counts as "publishing" in the report."""
         recorder = self.cast.recorder
         start = recorder.now()
-        outcome = self.reserve(letter)
+        outcome = await self.reserve(letter)
         if not isinstance(outcome, Reserved):
             raise RuntimeError(f"reserve({letter}) was answered {outcome}")
         with self.transport.attempt(outcome, self.tokens[letter], self.snapshots[letter]):
             await self.stored(letter)
-            state = await self.driver.publish(self.key(letter), self.tokens[letter])
+            state = await self.services.publish(self.key(letter), self.tokens[letter])
         recorder.publishing.append((start, recorder.now()))
         return state
 
@@ -133,8 +140,9 @@ class Story:
     async def bootstrap(self) -> None:
         """Before A nothing can be bound; A becomes the first default (RFC 6)."""
         early = self.join("S_early", 0)
-        refused = early.bind()
-        self.expect.expect("bind before A is published", "NO_PUBLISHED_VERSION", str(refused.code))
+        refused = await early.bind()
+        seen = refused.code if isinstance(refused, Refused) else str(refused)
+        self.expect.expect("bind before A is published", "NO_PUBLISHED_VERSION", seen)
         self.expect.expect("A is published", "PUBLISHED", str(await self.publish("A")))
         for i, name in enumerate(("S_a1", "S_a2")):
             self.join(name, i)
@@ -145,15 +153,14 @@ class Story:
         old = self.join("S_old", 0, self.facts.shared_prompt)
         await old.turn(SHORT)
         long_answer = asyncio.create_task(old.turn(LONG))
-        lora_name = self.driver.host.registry.versions[self.key("A")].lora_name
-        await until(lambda: self.fleet.ports[old.engine].in_flight(lora_name) > 0)
+        await until(lambda: self.fleet.ports[old.engine].in_flight(self.lora_name("A")) > 0)
         reached, go_on = self.fleet.gates.hold("E1", "load", "B")
         start = self.cast.recorder.now()
         publication = asyncio.create_task(self.publish("B"))
         await _either(reached, publication)
-        await self._ready_on_e0("B")
-        committed = self.driver.apply(
-            Commit(key=self.key("B"), token=self.tokens["B"], expected_revision=1, now=self.cast.clock())
+        await self._ready_on_e0()
+        committed = await self.services.apply(
+            Commit(key=self.key("B"), token=self.tokens["B"], expected_revision=1, now=self.services.clock())
         )
         waiting = committed.engines if isinstance(committed, Refusal) else ()
         self.expect.expect("commit with READY of E0 only", ["NOT_READY", "E1"], [str(committed.code), *waiting[:1]])
@@ -174,15 +181,17 @@ class Story:
         self._cold_then_warm("S_old", "S_new0")
         self.expect.expect("S_old goes on with", "A", old.version)
         self.expect.expect("S_mid goes on with", "A", mid.version)
-        self.expect.expect("A is", "RETIRED", self.state("A"))
+        self.expect.expect("A is", "RETIRED", await self.state("A"))
 
-    async def _ready_on_e0(self, letter: str) -> None:
+    async def _ready_on_e0(self) -> None:
         """Wait until the registry has E0's READY."""
-        number = self.driver.host.registry.versions[self.key(letter)].number
-        host = self.driver.host
-        await until(lambda: host.registry.attempts[number].targets["E0"].state is TargetState.READY)
 
-    def _long_answer_spans(self, long: Answer | Refusal, start: float, end: float) -> None:
+        async def ready() -> bool:
+            return (await self.services.targets()).get("E0") is TargetState.READY
+
+        await self.services.until(ready)
+
+    def _long_answer_spans(self, long: Answer | Refused, start: float, end: float) -> None:
         """S_old's long answer ran from before the reserve to after the commit."""
         spans = isinstance(long, Answer) and long.start < start and long.end > end
         self.seconds_per_token = (long.end - long.start) / LONG if isinstance(long, Answer) else 0.0
@@ -201,10 +210,10 @@ class Story:
     async def refuse_c(self) -> None:
         """Both slots are taken: C is refused before any engine hears of it (RFC 5.2)."""
         before = len(self.cast.recorder.operations)
-        refused = self.reserve("C")
+        refused = await self.reserve("C")
         self.expect.expect("reserve(C) with A and B resident", "CAPACITY_ERROR", str(refused.code))
         self.expect.expect("engine operations caused by the refused C", 0, len(self.cast.recorder.operations) - before)
-        claim = reclaimer_orders(self.driver.host.registry, self.cast.clock())
+        claim = await self.services.client.ask(ReclaimerOrders(self.services.clock()))
         self.expect.expect("orders of the reclaimer while sessions hold A", 0, len(claim))
 
     async def reclaim_a(self) -> None:
@@ -212,17 +221,16 @@ class Story:
         last = self.people["S_a1"]
         tokens = max(LONG, min(LONGEST, round(DRAIN_S / (self.seconds_per_token or 1.0))))
         running = asyncio.create_task(last.turn(tokens))
-        lora_name = self.driver.host.registry.versions[self.key("A")].lora_name
-        port = self.fleet.ports[last.engine]
-        await until(lambda: port.in_flight(lora_name) > 0)
-        for name in ("S_early", "S_a1", "S_a2", "S_old", "S_mid"):
-            self.people[name].close()
+        port, name = self.fleet.ports[last.engine], self.lora_name("A")
+        await until(lambda: port.in_flight(name) > 0)
+        for closed in ("S_early", "S_a1", "S_a2", "S_old", "S_mid"):
+            await self.people[closed].close()
         claimed_at = self.cast.recorder.now()
-        reclaim = asyncio.create_task(self.driver.reclaim(self.key("A")))
-        await asyncio.sleep(0)
-        at_claim = (self.state("A"), port.in_flight(lora_name))
-        refused = self.reserve("C")
-        late = may_dispatch(self.driver.host.registry, last.key)
+        reclaim = asyncio.create_task(self.services.reclaim(self.key("A")))
+        await self._either_reclaiming(reclaim)
+        at_claim = (await self.state("A"), port.in_flight(name))
+        refused = await self.reserve("C")
+        late = self._dispatch(last)
         busy = [self.join(f"S_b{i}", i).name for i in range(2)]
         await self.turns(busy, 4)
         answer = await running
@@ -245,7 +253,21 @@ class Story:
         self.expect.expect("unload of A ended after its last request", True, held >= end)
         self.expect.expect("unloads of A per engine", dict.fromkeys(unloads, 1), self.facts.reclaim["unloads"])
         self.expect.expect("reserve(C) while A is RECLAIMING", "CAPACITY_ERROR", str(refused.code))
-        self.expect.expect("dispatch of a closed session of A", "SESSION_CLOSED", str(late.code))
+        self.expect.expect("dispatch of a closed session of A", "SESSION_CLOSED", late)
+
+    async def _either_reclaiming(self, reclaim: asyncio.Task[VersionState]) -> None:
+        async def claimed() -> bool:
+            return reclaim.done() or await self.state("A") != VersionState.RETIRED
+
+        await self.services.until(claimed)
+
+    def _dispatch(self, person: Conversation) -> str:
+        """Whether the session's owner may send a request now: a code."""
+        try:
+            self.services.binder.may_dispatch(person.key)
+        except Refused as refused:
+            return refused.code
+        return "OK"
 
     async def publish_c(self) -> None:
         """The slot is free: C is accepted (RFC 5.2)."""
@@ -259,26 +281,24 @@ class Story:
     async def fail_d(self) -> None:
         """E0 is READY(D), E1's copy is broken after the reserve: aborted, cleaned on both, nothing changed."""
         for name in ("S_new", "S_new0", "S_b0", "S_b1"):
-            self.people[name].close()
-        self.expect.expect("B is reclaimed", "RECLAIMED", str(await self.driver.reclaim(self.key("B"))))
+            await self.people[name].close()
+        self.expect.expect("B is reclaimed", "RECLAIMED", str(await self.services.reclaim(self.key("B"))))
         before = await self._probe_default("S_before")
         reached, go_on = self.fleet.gates.hold("E1", "verify", "D")
         publication = asyncio.create_task(self.publish("D"))
         await _either(reached, publication)
-        await self._break_copy("E1", "D")
-        await self._ready_on_e0("D")
+        await self.break_copy("E1", "D")
+        await self._ready_on_e0()
         during = await self._probe_default("S_during")
         go_on.set()
         self.expect.expect("D ends", "FAILED_CLEAN", str(await publication))
-        states = [span["state"] for span in self.cast.recorder.versions["D"]["spans"]]
-        self.expect.expect("D went through", ["LOADING", "ABORTED", "FAILED_CLEAN"], states)
-        name = self.driver.host.registry.versions[self.key("D")].lora_name
+        name = self.lora_name("D")
         for engine, port in self.fleet.ports.items():
             listed = await port.models()
             self.expect.expect(f"{engine} lists D", False, not isinstance(listed, OK) or name in listed.data)
         cleaned = [op["engine"] for op in self.cast.recorder.operations if (op["op"], op["version"]) == ("unload", "D")]
         self.expect.expect("D was unloaded on", ["E0"], cleaned)
-        self.expect.expect("the default is still", "C", self.default())
+        self.expect.expect("the default is still", "C", await self.default())
         after = await self._probe_default("S_after")
         self.expect.expect("the default's tokens before, during and after D", True, before == during == after)
 
@@ -288,9 +308,9 @@ class Story:
         await self.people[name].turn(SHORT)
         return answer.generation.output_ids if isinstance(answer, Answer) else ()
 
-    async def _break_copy(self, engine: str, letter: str) -> None:
+    async def break_copy(self, engine: str, letter: str) -> None:
         """Break this engine's own copy of the version: the fault of this act."""
-        version = self.driver.host.registry.versions[self.key(letter)]
+        version = await self.services.version(self.key(letter))
         if self.transport.kind == "torch":
             status = await self.fleet.executors[engine].guarded.status()
             # Not truncated: the engine has the file mapped, and would die of that.
@@ -316,7 +336,8 @@ async def _either(reached: asyncio.Event, publication: asyncio.Task[VersionState
 
 
 async def tell(
-    driver: Driver,
+    epoch: str,
+    services: Services,
     cast: Cast,
     fleet: Fleet,
     transport: Transport,
@@ -327,7 +348,7 @@ async def tell(
 ) -> Facts:
     """Play all acts in order."""
     facts = Facts(token_ids("the prefix that S_old and S_new share", PROMPT_TOKENS))
-    story = Story(driver, cast, fleet, transport, store, snapshots, expect, facts, say)
+    story = Story(epoch, services, cast, fleet, transport, store, snapshots, expect, facts, say)
     acts = (
         ("A is published", story.bootstrap),
         ("B is published over A, while S_old generates", story.publish_b_over_a),

@@ -8,12 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import define
 
-from gpu_e2e.driver import Driver
 from gpu_e2e.recording import Recorder
-from lorafsm.events import Event
+from gpu_e2e.services import Services
 from lorafsm.manifest import Plan, store_plan
 from lorafsm.orders import Begin
-from lorafsm.outcomes import Outcome, Reserved
+from lorafsm.outcomes import Reserved
 from lorafsm_torch import Snapshot
 from lorafsm_torch.bucket_sender import BucketSender, Gives, Step
 from lorafsm_torch.sender import Lobby
@@ -33,13 +32,10 @@ class Transport:
     cap: int = CAP
     backend: str = "gloo"
 
-    def connect(self, driver: Driver, engines: Mapping[str, Gives], recorder: Recorder) -> None:
-        """Let the driver's SendBucket orders reach these engines."""
+    def connect(self, services: Services, engines: Mapping[str, Gives], recorder: Recorder) -> None:
+        """Let the publisher's SendBucket orders reach these engines."""
         if self.kind == "store":
             return
-
-        async def apply(event: Event) -> Outcome:
-            return driver.apply(event)
 
         def told(step: Step) -> None:
             with recorder.operation(step.engine, step.op, recorder.letter(step.key)) as entry:
@@ -47,8 +43,9 @@ class Transport:
                 entry["bucket"] = step.bucket
             entry["start"], entry["end"] = recorder.at(step.start), recorder.at(step.end)
 
-        self.sender = BucketSender(Lobby(), engines, apply, driver.clock, cap=self.cap, backend=self.backend, told=told)
-        driver.send = self.sender.send
+        apply, clock = services.apply, services.clock
+        self.sender = BucketSender(Lobby(), engines, apply, clock, cap=self.cap, backend=self.backend, told=told)
+        services.send = self.sender.send
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """What to reserve with."""

@@ -27,7 +27,7 @@ registry.step = refuses_everything
 
 RESULT = re.compile(r"^(PASSED|FAILED|ERROR) (tests/\S+)", re.MULTILINE)
 JOURNAL = "tests/adapters/test_journal.py"
-SGLANG = "tests/adapters/test_sglang_staged_driver.py"
+SGLANG = "tests/adapters/asyncio_services/test_staged_engines.py"
 # Of the journal's tests, those whose point is that a life is written down and comes back.
 MUST_NOTICE = {
     f"{JOURNAL}::test_a_life_comes_back",

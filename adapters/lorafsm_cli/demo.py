@@ -26,7 +26,15 @@ def missing() -> tuple[str, ...]:
     return tuple(name for name in _NEEDS if find_spec(name) is None)
 
 
-def run(out: Path, engines: int, transport: str = "torch", *, quiet: bool, keep_stdout_clean: bool) -> dict[str, Any]:
+def run(
+    out: Path,
+    engines: int,
+    transport: str = "torch",
+    registry: str = "",
+    *,
+    quiet: bool,
+    keep_stdout_clean: bool,
+) -> dict[str, Any]:
     """Run the demo into `out` and return its report; raises CliError when it cannot start here."""
     if lacking := missing():
         raise CliError(f"lorafsm demo needs {', '.join(lacking)}: {_INSTALL}")
@@ -36,7 +44,7 @@ def run(out: Path, engines: int, transport: str = "torch", *, quiet: bool, keep_
             from gpu_e2e.cpu import run_demo
         except ModuleNotFoundError as error:
             raise CliError(f"lorafsm demo needs {error.name}: {_INSTALL}") from error
-        report: dict[str, Any] = run_demo(out, engines, teller(quiet), transport=transport)
+        report: dict[str, Any] = run_demo(out, engines, teller(quiet), transport=transport, registry=registry)
     return report
 
 

@@ -60,6 +60,9 @@ def demo(
     transport: Annotated[
         str, typer.Option(help="torch: buckets over torch.distributed; store: engines read the artifact store.")
     ] = "torch",
+    registry: Annotated[
+        str, typer.Option(help="ray: an actor of a Ray cluster of its own; local: in this process; left out: ray.")
+    ] = "",
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
 ) -> None:
@@ -68,7 +71,7 @@ def demo(
 
     if out.exists() and not out.is_dir():
         raise CliError(f"--out: {out} is a file; name a folder")
-    report = run(out, engines, transport, quiet=quiet, keep_stdout_clean=as_json)
+    report = run(out, engines, transport, registry, quiet=quiet, keep_stdout_clean=as_json)
     if as_json:
         print_json(report)
     else:

@@ -1,40 +1,48 @@
 """Guarded engines with a registry of their own and the transport between: what 7.2 publishes A and B through.
 
-The registry is in this process, with its journal; the acts `reserve`, `store` and `publish` are those of the main job
-(`gpu_e2e.story.Story`).
+The registry is where the section wants it (`gpu_e2e.hosting`), with its journal; the acts `reserve`, `store` and
+`publish` are those of the main job (`gpu_e2e.story.Story`).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from attrs import define
 
+from gpu_e2e import hosting
 from gpu_e2e.checks import Expectations
 from gpu_e2e.conversation import Cast
-from gpu_e2e.driver import Driver
-from gpu_e2e.experiment.context import Context, Engines, clock
+from gpu_e2e.experiment.context import Context, Engines
 from gpu_e2e.fleet import Fleet
+from gpu_e2e.services import attended
 from gpu_e2e.story import Facts, Story
 from gpu_e2e.transport import Transport
-from lorafsm.events import EngineJoin, OwnerUp
 from lorafsm.identity import VersionKey, lora_name
 from lorafsm.records import Config
-from lorafsm_journal import JournaledRegistry
 from lorafsm_sglang import EnginePort
-
-OWNER = "shard-0"
+from lorafsm_sglang.guard import GuardedEngine
 
 
 @define
 class Deployment:
-    """Running engines, the acts on them, and the names by which engines know the versions."""
+    """Running engines, the acts on them, and the names by which engines know the versions.
+
+    `guards` are the clients through which buckets go; a restarted engine's is put there and into `fleet.executors`.
+    """
 
     context: Context
     engines: Engines
     fleet: Fleet
     story: Story
+    guards: dict[str, GuardedEngine]
+
+    @property
+    def journal(self) -> Path:
+        """Where the registry writes."""
+        return _journal(self.engines)
 
     def lora_name(self, letter: str) -> str:
         """The immutable name of a fixture in this deployment's epoch."""
@@ -49,31 +57,35 @@ class Deployment:
         return self.fleet.ports[engine]
 
 
+def _journal(engines: Engines) -> Path:
+    return engines.folder / "journal.sqlite"
+
+
 @asynccontextmanager
-async def deployment(context: Context, section: str) -> AsyncIterator[Deployment]:
+async def deployment(context: Context, section: str, registry: hosting.Kind = "local") -> AsyncIterator[Deployment]:
     """Fresh engines that proved their guard, joined to a new registry in which nothing is published."""
     plan, incarnations = context.plan, dict[str, int]()
     transport = Transport("torch", cap=plan.transport.bucket_cap, backend=plan.transport.backend)
     async with context.engines(section) as engines:
-        registry = JournaledRegistry.open(
-            engines.folder / "journal.sqlite", Config(base_fingerprint=context.base), engines.epoch
-        )
-        with registry as host:
-            async with context.beside(engines, incarnations, transport.announcement) as fleet:
-                driver = Driver(host, fleet.executors, context.recorder, clock)
+        config = Config(base_fingerprint=context.base)
+        with hosting.hosted(registry, _journal(engines), config, engines.epoch) as client:
+            async with (
+                context.beside(engines, incarnations, transport.announcement) as fleet,
+                attended(
+                    client,
+                    engines.epoch,
+                    fleet.executors,
+                    context.recorder,
+                    context.base,
+                    context.recorder.clock,
+                ) as services,
+            ):
                 guards = {name: executor.guarded for name, executor in fleet.executors.items()}
-                transport.connect(driver, guards, context.recorder)
-                for name, incarnation in incarnations.items():
-                    driver.apply(
-                        EngineJoin(
-                            engine=name, incarnation=incarnation, seq=0, base_fingerprint=context.base, now=clock()
-                        )
-                    )
-                driver.apply(OwnerUp(owner=OWNER, now=clock()))
-                cast = Cast(host, fleet.ports, context.recorder, engines.epoch, OWNER, clock)
+                transport.connect(services, guards, context.recorder)
                 story = Story(
-                    driver,
-                    cast,
+                    engines.epoch,
+                    services,
+                    Cast(services.binder, fleet.ports, context.recorder),
                     fleet,
                     transport,
                     engines.store,
@@ -82,4 +94,4 @@ async def deployment(context: Context, section: str) -> AsyncIterator[Deployment
                     Facts([]),
                     context.progress,
                 )
-                yield Deployment(context, engines, fleet, story)
+                yield Deployment(context, engines, fleet, story, guards)

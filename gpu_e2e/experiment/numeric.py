@@ -16,15 +16,14 @@ from attrs import define, field
 
 from gpu_e2e.checks import Expectations
 from gpu_e2e.experiment.baselines import Baselines, ScoreFailed, as_rows, score, scores_of, witness
-from gpu_e2e.experiment.context import Context, clock
+from gpu_e2e.experiment.context import Context
 from gpu_e2e.experiment.deployment import Deployment
 from gpu_e2e.experiment.plan import SessionPlan
-from gpu_e2e.story import until
-from lorafsm.events import BindFirst, Commit, Open
+from lorafsm.events import Commit
 from lorafsm.identity import SessionKey
 from lorafsm.lifecycle import TargetState
-from lorafsm.outcomes import Binding, Refusal
-from lorafsm.registry.view import may_dispatch
+from lorafsm.outcomes import Refusal
+from lorafsm_asyncio import Refused
 from lorafsm_sglang import Arrival, Logprobs, Sampling
 
 RETRIED, RESUMED = -2, -1
@@ -44,15 +43,16 @@ class FixedSession:
     turn: int = 0
     version: str = ""
 
-    def bound_name(self) -> str:
+    async def bound_name(self) -> str:
         """What the registry says this session generates under; ScoreFailed where it may not."""
         cast = self.stage.story.cast
-        bound = cast.host.apply(BindFirst(session=self.key, now=clock()))
-        allowed = may_dispatch(cast.host.registry, self.key)
-        if not isinstance(bound, Binding) or isinstance(allowed, Refusal):
-            raise ScoreFailed(f"{self.plan.name} on {self.engine}: {bound}, {allowed}"[:400])
+        try:
+            bound = await cast.binder.ensure(self.key)
+            cast.binder.may_dispatch(self.key)
+        except Refused as refused:
+            raise ScoreFailed(f"{self.plan.name} on {self.engine}: {refused}"[:400]) from refused
         self.version = cast.recorder.letter(bound.key)
-        return allowed.lora_name
+        return bound.lora_name
 
 
 @define
@@ -63,16 +63,13 @@ class Scene:
     baselines: Baselines
     rows: list[dict[str, Any]] = field(factory=list)
     expect: Expectations = field(factory=Expectations)
-    opened: int = 0
 
     def join(self, name: str) -> list[FixedSession]:
         """The session of this name, once on every engine."""
         plan = next(session for session in self.stage.context.plan.numeric.sessions if session.name == name)
         joined = []
         for engine in self.stage.fleet.ports:
-            key = SessionKey(self.stage.engines.epoch, self.stage.story.cast.owner, self.opened)
-            self.opened += 1
-            self.stage.story.cast.host.apply(Open(session=key, label=f"{name} on {engine}", now=clock()))
+            key = self.stage.story.cast.binder.open(f"{name} on {engine}")
             joined.append(FixedSession(self.stage, plan, engine, key))
         return joined
 
@@ -102,7 +99,7 @@ class Scene:
         """Score one turn after its own full prefix and compare (RFC 7.2)."""
         prefix = session.plan.prefixes()[session.turn]
         port = self.stage.port(session.engine)
-        generation = await score(port, self.stage.context.plan, prefix, session.bound_name())
+        generation = await score(port, self.stage.context.plan, prefix, await session.bound_name())
         scores = scores_of(generation)
         self.rows.append(
             {
@@ -125,7 +122,7 @@ class Scene:
     async def _break_off(self, session: FixedSession) -> None:
         """The first attempt of a turn: its client leaves after the first token, and the engine ends the request."""
         sampling = Sampling(max_new_tokens=_BROKEN_OFF, ignore_eos=True)
-        prefix, name = session.plan.prefixes()[session.turn], session.bound_name()
+        prefix, name = session.plan.prefixes()[session.turn], await session.bound_name()
         stream = self.stage.port(session.engine).stream(prefix, name, sampling, uuid.uuid4().hex, logprobs=Logprobs())
         async with aclosing(stream):
             async for item in stream:
@@ -150,7 +147,7 @@ async def run(context: Context, baselines: Baselines, stage: Deployment) -> dict
     try:
         await _reached(reached, publication, context.plan.deadlines.publication_s)
         await _all_but_last_ready(stage)
-        _commit_is_refused(scene)
+        await _commit_is_refused(scene)
         mid = scene.join("S_mid")
         await scene.play([*old, *mid], "during", 1)
     finally:
@@ -170,20 +167,20 @@ async def _reached(reached: asyncio.Event, publication: asyncio.Task[Any], deadl
 
 async def _all_but_last_ready(stage: Deployment) -> None:
     """Until every engine but the one held back has proved B."""
-    host, names = stage.story.driver.host, stage.context.plan.engine_names[:-1]
-    number = host.registry.versions[stage.key("B")].number
+    services, names = stage.story.services, stage.context.plan.engine_names[:-1]
 
-    def ready() -> bool:
-        targets = host.registry.attempts[number].targets
-        return all(targets[name].state is TargetState.READY for name in names)
+    async def ready() -> bool:
+        targets = await services.targets()
+        return all(targets.get(name) is TargetState.READY for name in names)
 
-    await until(ready, stage.context.plan.deadlines.publication_s)
+    await services.until(ready, stage.context.plan.deadlines.publication_s)
 
 
-def _commit_is_refused(scene: Scene) -> None:
+async def _commit_is_refused(scene: Scene) -> None:
     story, last = scene.stage.story, scene.stage.context.plan.engine_names[-1]
-    said = story.driver.apply(
-        Commit(key=scene.stage.key("B"), token=story.tokens["B"], expected_revision=1, now=clock())
+    services = story.services
+    said = await services.apply(
+        Commit(key=scene.stage.key("B"), token=story.tokens["B"], expected_revision=1, now=services.clock())
     )
     seen = [str(said.code), *(said.engines if isinstance(said, Refusal) else ())]
     scene.expect.expect(f"commit of B while {last} is not READY", ["NOT_READY", last], seen)

@@ -82,6 +82,8 @@ _OPTIONAL: dict[str, _Schema] = {
     "environment": _by_name({}),
     "duration_s": SECONDS,
     "started_at": TEXT,
+    "transport": {"enum": ["torch", "store"], "description": "How the bytes of versions came to the engines."},
+    "registry": {"enum": ["ray", "local"], "description": "An actor of Ray, or in the process of the run."},
     "sample": {"type": "boolean", "description": "Made up, to develop the page against; not a run."},
 }
 

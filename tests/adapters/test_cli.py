@@ -141,8 +141,8 @@ def pretend_demo(monkeypatch: pytest.MonkeyPatch, report: dict[str, Any], noise:
     """Stand in for the main job: `gpu_e2e.cpu` needs real engines."""
     calls: list[Any] = []
 
-    def run_demo(out: Path, engines: int, progress: Any, *, transport: str) -> dict[str, Any]:
-        calls.append((out, engines, transport))
+    def run_demo(out: Path, engines: int, progress: Any, *, transport: str, registry: str) -> dict[str, Any]:
+        calls.append((out, engines, transport, registry))
         progress("engines [E0] are up")
         if noise:
             print(noise)
@@ -165,7 +165,7 @@ def test_demo_shows_expectations_on_stdout_and_progress_on_stderr(run, monkeypat
     monkeypatch.setenv("COLUMNS", "160")
     calls = pretend_demo(monkeypatch, sample())
     code, out, err = run("demo", "--out", str(tmp_path), "--engines", "3")
-    assert calls == [(tmp_path, 3, "torch")]
+    assert calls == [(tmp_path, 3, "torch", "")]
     assert code == 0
     assert "engines [E0] are up" in err
     assert "S_old is bound to A" in out

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-for _name in ("torch", "transformers", "safetensors", "psutil", "httpx", "jinja2"):
+for _name in ("torch", "transformers", "safetensors", "psutil", "httpx", "jinja2", "ray"):
     pytest.importorskip(_name, reason=f"not installed: {_name} (`make test` installs it)")
 
-from gpu_e2e import cpu, fleet  # noqa: E402
+from gpu_e2e import cpu, fleet, hosting  # noqa: E402
 from lorafsm.errors import InvalidField  # noqa: E402
+from lorafsm.records import Config  # noqa: E402
 from lorafsm_cli import demo  # noqa: E402
 from lorafsm_cli.main import app  # noqa: E402
+from lorafsm_journal import JournaledRegistry  # noqa: E402
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -42,7 +45,10 @@ def test_a_folder_with_somebodys_files_is_refused_and_untouched(
 def test_the_folder_of_an_earlier_run_is_cleared(tmp_path: Path):
     out = tmp_path / "a" / "b"
     cpu._clear(out)
-    for name in ("report.json", "journal.sqlite", "journal.sqlite-wal"):
+    with JournaledRegistry.open(out / "journal.sqlite", Config(), "e1"):
+        left = {path.name for path in out.iterdir()}
+    assert {"journal.sqlite.epochs", "journal.sqlite.lock"} <= left, "all that a journal leaves beside it"
+    for name in ("report.json", "journal.sqlite-shm"):
         (out / name).write_text("old")
     for name in ("model", "store", "hosts", "logs"):
         (out / name).mkdir()
@@ -59,6 +65,21 @@ def test_the_number_of_engines_is_bounded_before_anything_is_written(tmp_path: P
     with pytest.raises(InvalidField, match="engines"):
         cpu.run_demo(tmp_path / "out", engines, print)
     assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("registry", ["redis", "Ray"])
+def test_an_unknown_registry_is_refused_before_anything_is_written(tmp_path: Path, registry: str):
+    with pytest.raises(InvalidField, match="ray, local"):
+        cpu.run_demo(tmp_path / "out", 2, print, registry=registry)
+    assert tree(tmp_path) == {}
+
+
+def test_without_ray_the_registry_is_local_and_ray_is_refused(monkeypatch: pytest.MonkeyPatch):
+    assert hosting.chosen() == hosting.chosen("ray") == "ray"
+    monkeypatch.setattr(hosting, "find_spec", lambda name: None)
+    assert hosting.chosen() == "local"
+    with pytest.raises(InvalidField, match=r"lorafsm\[ray\]"):
+        hosting.chosen("ray")
 
 
 def test_an_unknown_transport_is_refused_before_anything_is_written(tmp_path: Path):
@@ -96,24 +117,38 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Process]:
 
 
 def test_a_run_that_breaks_off_stops_the_engines_and_names_the_logs(tmp_path, processes, monkeypatch):
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise TimeoutError("E1 never came")
 
-    monkeypatch.setattr(cpu, "_run", broken)
+    monkeypatch.setattr(cpu, "_play", broken)
     with pytest.raises(cpu.RunFailed, match=r"E1 never came.*engine-E0\.log, /logs/engine-E1\.log"):
         cpu.run_demo(tmp_path / "out", 2, print)
     assert [p.stopped for p in processes.values()] == [1, 1]
 
 
 def test_an_expectation_that_failed_names_the_logs_too(tmp_path, processes, monkeypatch):
-    async def not_ok(*_: object) -> dict[str, bool]:
+    def not_ok(*_: object) -> dict[str, bool]:
         return {"ok": False}
 
     said: list[str] = []
-    monkeypatch.setattr(cpu, "_run", not_ok)
+    monkeypatch.setattr(cpu, "_play", not_ok)
     assert cpu.run_demo(tmp_path / "out", 2, said.append) == {"ok": False}
     assert "engine-E0.log, /logs/engine-E1.log" in said[-1]
     assert [p.stopped for p in processes.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_from_outside_stops_the_engines(tmp_path, processes, monkeypatch, number: signal.Signals):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ended(*_: object) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(cpu, "_play", ended)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        cpu.run_demo(tmp_path / "out", 2, print)
+    assert [p.stopped for p in processes.values()] == [1, 1]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_one_engine_that_cannot_be_stopped_does_not_keep_the_other():
