@@ -50,7 +50,7 @@ def _run(part: str, asked: argparse.Namespace) -> int:
     if asked.seeded_tenth:
         ids = ids[: len(ids) // 10]
     excused, survivors = equivalent(part), 0
-    for count, verdict in enumerate(_verdicts(part, ids, known, asked), 1):
+    for count, verdict in enumerate(_verdicts(part, ids, known, dict(done), asked), 1):
         done[verdict.id] = verdict.killer
         if not verdict.killer and verdict.id not in excused:
             survivors += 1
@@ -75,12 +75,13 @@ def _mutants(part: str) -> Sequence[object]:
     return spec_mutants()
 
 
-def _verdicts(part: str, ids: list[str], known: Notes, asked: argparse.Namespace):
+def _verdicts(part: str, ids: list[str], known: Notes, done: Notes, asked: argparse.Namespace):
     by_id = {mutant.id: mutant for mutant in _mutants(part)}
     chosen = [by_id[name] for name in ids]
+    seen = known | done
     known = {name: known[name] for name in ids if name in known}
     if part == "core":
-        return run_core(chosen, known, asked.jobs, quick=asked.seeded_tenth)
+        return run_core(chosen, known, asked.jobs, quick=asked.seeded_tenth, seen=seen)
     from tests.mutants.spec_run import run_spec
 
     return run_spec(chosen, known, asked.jobs, quick=asked.seeded_tenth)

@@ -1,9 +1,9 @@
 """Every mutant of the specification, found by reading its definitions: what an action may reach is damaged once.
 
 Each conjunct or disjunct that is a guard is dropped, each primed effect and each EXCEPT is dropped, each boundary is
-moved, each condition of IF, CASE and a filter is dropped.  A guard is not negated besides: where dropping it can be told
-it was false, and there its negation does the same.  The mutants of a module live side by side in one
-text: `mutant` is a variable that says which of them this behaviour runs, so that TLC judges many of them at once.
+moved, each condition of IF, CASE and a filter is dropped.  A guard is not negated besides: where dropping it can be
+told it was false, and there its negation does the same.  The mutants of a module live side by side in one text:
+`mutant` is a variable that says which of them this behaviour runs, so that TLC judges many of them at once.
 """
 
 from __future__ import annotations
