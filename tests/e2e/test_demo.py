@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import pytest
 from attrs import field, frozen
 
 psutil = pytest.importorskip("psutil", reason="not installed: psutil (`make test` installs it)")
+pytest.importorskip("ray", reason="not installed: ray (`make test` installs it)")
 pytest.importorskip("jinja2", reason="not installed: jinja2 (`make test` installs it)")
 
 from gpu_e2e.report import SCHEMA  # noqa: E402
@@ -23,6 +26,8 @@ from lorafsm.invariants import check  # noqa: E402
 from lorafsm_cli import demo  # noqa: E402
 from lorafsm_journal import Journal  # noqa: E402
 from lorafsm_sglang import control_calls  # noqa: E402
+from lorafsm_tla.trace import check_journal  # noqa: E402
+from tests.spec.test_tla_trace import needs_tlc  # noqa: E402
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
@@ -39,23 +44,34 @@ class Run:
     stdout: str
     stderr: str
     started: tuple[psutil.Process, ...]
+    names: frozenset[str]  # of those processes
     report: dict[str, Any] = field(factory=dict)
 
 
-def watched(command: list[str], out: Path, scratch: Path) -> Run:
-    """Run a command and note every process below it while it runs."""
+def watched(command: list[str], out: Path, scratch: Path, interrupt_at: str = "") -> Run:
+    """Run a command and note every process below it while it runs.
+
+    With `interrupt_at`, press Ctrl-C once stderr says so: SIGINT to all of the terminal's foreground processes.
+    """
     seen: dict[tuple[int, float], psutil.Process] = {}
+    names: set[str] = set()
     stdout, stderr = scratch / "stdout", scratch / "stderr"
     with stdout.open("wb") as to_out, stderr.open("wb") as to_err:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, process_group=0
+        )
         top = psutil.Process(process.pid)
         end = time.monotonic() + DEADLINE_S
         while True:
             try:
                 for child in top.children(recursive=True):
                     seen.setdefault((child.pid, child.create_time()), child)
+                    names.add(child.name())
             except psutil.NoSuchProcess:
                 pass
+            if interrupt_at and interrupt_at in stderr.read_text():
+                interrupt_at = ""
+                os.killpg(process.pid, signal.SIGINT)
             try:
                 status = process.wait(0.5)
                 break
@@ -64,12 +80,13 @@ def watched(command: list[str], out: Path, scratch: Path) -> Run:
                     process.terminate()
                     pytest.fail(f"still running after {DEADLINE_S} s: {stderr.read_text()[-2000:]}")
     report = json.loads((out / "report.json").read_text()) if (out / "report.json").is_file() else {}
-    return Run(out, status, stdout.read_text(), stderr.read_text(), tuple(seen.values()), report)
+    return Run(out, status, stdout.read_text(), stderr.read_text(), tuple(seen.values()), frozenset(names), report)
 
 
 def left(run: Run) -> list[str]:
-    """Processes of a run that are still there."""
-    return [str(p) for p in run.started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    """Processes of a run that are still there; those that Ray started end within moments of it."""
+    _, alive = psutil.wait_procs(run.started, timeout=10)
+    return [str(p) for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,11 +95,12 @@ def _everything_is_installed() -> None:
         pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
 
 
-def demo_in(scratch: Path, *options: str) -> Run:
+def demo_in(scratch: Path, *options: str, interrupt_at: str = "") -> Run:
     """One run of the command."""
     out = scratch / "out"
     program = "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
-    return watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json", *options], out, scratch)
+    command = [sys.executable, "-c", program, "demo", "--out", str(out), "--json", *options]
+    return watched(command, out, scratch, interrupt_at)
 
 
 @pytest.fixture(scope="session")
@@ -96,11 +114,16 @@ def test_it_exits_with_0_and_prints_its_report(run: Run):
     assert json.loads(run.stdout) == run.report
     assert run.report["ok"] is True
     assert [row["name"] for row in run.report["expectations"] if not row["ok"]] == []
-    assert len(run.report["expectations"]) > 30
+    assert len(run.report["expectations"]) >= 49
 
 
 def test_the_report_follows_its_schema(run: Run):
     jsonschema.validate(run.report, SCHEMA)
+
+
+def test_its_registry_was_an_actor_of_ray(run: Run):
+    assert run.report["registry"] == "ray"
+    assert "raylet" in run.names, "a cluster of its own was started"
 
 
 def test_sessions_keep_the_version_they_were_bound_to(run: Run):
@@ -161,9 +184,10 @@ def test_every_version_came_in_buckets_that_both_engines_had_armed(run: Run):
             assert all(o["end"] <= op["end"] for o in others if o["bucket"] == op["bucket"])
 
 
-def test_through_the_artifact_store_the_story_is_the_same(tmp_path: Path):
-    stored = demo_in(tmp_path, "--transport", "store")
+def test_through_the_artifact_store_and_without_ray_the_story_is_the_same(tmp_path: Path):
+    stored = demo_in(tmp_path, "--transport", "store", "--registry", "local")
     assert stored.status == 0, stored.stderr
+    assert (stored.report["registry"], stored.report["transport"]) == ("local", "store")
     assert [row["name"] for row in stored.report["expectations"] if not row["ok"]] == []
     phases = {row["phase"] for row in stored.report["phases"]}
     assert phases == {"begin", "verify", "load", "probe", "end", "unload"}
@@ -190,6 +214,11 @@ def test_the_journal_recovers(run: Run):
         3: "PUBLISHED",
         4: "FAILED_CLEAN",
     }
+
+
+@needs_tlc
+def test_tlc_accepts_the_journal(run: Run):
+    assert "are a behaviour of LoraRegistry.tla" in check_journal(run.out / "journal.sqlite")
 
 
 class Page(HTMLParser):
@@ -234,7 +263,8 @@ def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path: Path):
         "from lorafsm_cli.main import app; app(prog_name='lorafsm')"
     )
     out = tmp_path / "out"
-    failed = watched([sys.executable, "-c", program, "demo", "--out", str(out), "--json", "--quiet"], out, tmp_path)
+    words = ["demo", "--out", str(out), "--json", "--quiet", "--registry", "local"]
+    failed = watched([sys.executable, "-c", program, *words], out, tmp_path)
     assert (failed.status, failed.stdout) == (1, "")
     last = failed.stderr.strip().splitlines()[-1]
     assert last.startswith("lorafsm: EngineStartError")
@@ -243,3 +273,12 @@ def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path: Path):
     assert failed.report == {}
     assert failed.started
     assert left(failed) == []
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path):
+    """While the engines start and the registry is up: one line, exit status 130, and every process is gone."""
+    ended = demo_in(tmp_path, interrupt_at="waiting for")
+    assert (ended.status, ended.stdout, ended.report) == (130, "", {})
+    assert ended.stderr.strip().splitlines()[-1] == "lorafsm: interrupted"
+    assert ended.started
+    assert left(ended) == []
