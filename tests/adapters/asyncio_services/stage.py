@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -24,6 +25,9 @@ from tests.adapters.asyncio_services.virtual_time import now_ms
 
 EPOCH = "e1"
 A, B, C, D = (VersionKey(EPOCH, number) for number in range(1, 5))
+
+kept: list[Path] = []
+"""A folder here keeps the journals of the stages that end meanwhile, for whoever put it there."""
 
 
 def digest_of(key: VersionKey) -> str:
@@ -125,7 +129,8 @@ async def stage(*, engines: int = 2, published: VersionKey | None = A, **config:
     """A stage with its curtain: members joined and `published` the default, unless it is None."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Config(base_fingerprint=BASE, **config)
-        with JournaledRegistry.open(Path(folder) / "journal.db", settings, EPOCH) as host:
+        journal = Path(folder) / "journal.db"
+        with JournaledRegistry.open(journal, settings, EPOCH) as host:
             world = Stage(host, engines)
             if published is not None:
                 await world.join_engines()
@@ -139,3 +144,5 @@ async def stage(*, engines: int = 2, published: VersionKey | None = A, **config:
             finally:
                 for task in tuple(world.services):
                     await world.kill(task)
+        for place in kept:
+            shutil.copy(journal, place / f"{len(list(place.iterdir()))}.journal")
