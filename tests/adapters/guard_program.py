@@ -27,9 +27,14 @@ from tests.adapters.guard_scenarios import (
     lost_tasks,
     model_names,
     plugin_twice,
+    proof,
     sessions,
+    unknown_version,
+    unsupported_setting,
 )
 from tests.adapters.guard_world import World
+
+PROOF = (proof, unknown_version, unsupported_setting)
 
 
 async def scenarios(world: World, only: str) -> None:
@@ -42,7 +47,7 @@ async def scenarios(world: World, only: str) -> None:
         chosen = [(how, end_of_one(world, how)) for how in ENDS] + chosen
         chosen += [
             (each.__name__, each(world))
-            for each in (samples, batch, failed_load, sessions, model_names, plugin_twice, stress, cost)
+            for each in (samples, batch, failed_load, sessions, model_names, plugin_twice, stress, cost, *PROOF)
         ]
     for name, work in chosen:
         if only not in ("", name):

@@ -14,7 +14,9 @@ from lorafsm.engine.answers import Refused
 from lorafsm.identity import VersionKey, lora_name
 from lorafsm.manifest import store_plan
 from lorafsm.orders import Begin, End
-from lorafsm_sglang.guard.plugin import TARGET, activate
+from lorafsm_sglang.guard.attestation import judge
+from lorafsm_sglang.guard.configuration import faults_in
+from lorafsm_sglang.guard.plugin import TARGET, GuardRefused, activate, guarded_class
 from lorafsm_sglang.guard.settings import LAUNCHER
 from lorafsm_sglang.tiny_model import lora_fixture, write_lora
 from lorafsm_torch import ArtifactStore, freeze_snapshot
@@ -186,3 +188,58 @@ async def plugin_twice(world: World) -> dict[str, Any]:
     activate()
     activate()
     return {"hooks": len(HookRegistry._hooks.pop(TARGET))}
+
+
+async def proof(world: World) -> dict[str, Any]:
+    """What the attestation says: as it is, after somebody replaced a method, and once all is as before."""
+    from lorafsm_sglang.guard.routes import attest
+
+    sound = attest(world.guard)
+    world.tm.abort_request = lambda *args, **more: None
+    replaced = attest(world.guard)
+    del world.tm.abort_request
+    again = attest(world.guard)
+    return {
+        "active": [each["active"] for each in (sound, replaced, again)],
+        "self_test": replaced["self_test"],
+        "judged": judge(again).engine,
+    }
+
+
+async def unknown_version(world: World) -> dict[str, Any]:
+    """The same SGLang under a version that the table does not have, and under its own with a method renamed."""
+    import sglang
+
+    def refusal(base: Any) -> str:
+        try:
+            guarded_class(base, world.settings)
+        except GuardRefused as error:
+            return str(error)
+        return "guarded"
+
+    class Renamed:
+        """A TokenizerManager without anything that the guard hooks."""
+
+    base, version = type(world.tm).guarded_from, sglang.__version__
+    sglang.__version__ = "0.5.99"
+    try:
+        unknown = refusal(base)
+    finally:
+        sglang.__version__ = version
+    return {"unknown": unknown, "renamed": refusal(Renamed)}
+
+
+async def unsupported_setting(world: World) -> dict[str, Any]:
+    """M23 in a whole process: a setting that is not supported stops every begin and every managed request."""
+    from lorafsm_sglang.guard.routes import attest
+
+    name, guard = await world.load("A"), world.guard
+    guard.faults = faults_in({**guard.configuration, "tp_size": 2}, capacity=2, unmanaged=False)
+    key = VersionKey(world.settings.epoch, next(world.numbers))
+    what = {"key": key, "digest": "a" * 64, "lora_name": lora_name(key, "a" * 64)}
+    try:
+        begun = await guard.carry_out(Begin(**world.who, **what, number=key.version_id, plan=store_plan()))
+        seen = {"request": await ended(world.ask(name)), "active": attest(guard)["active"]}
+    finally:
+        guard.faults = ()
+    return {"begin": str(getattr(begun, "code", begun)), "reason": begun.reason, **seen}

@@ -95,6 +95,25 @@ def test_a_plugin_that_is_seen_twice_is_active_once(seen: dict[str, Seen]):
     assert seen["guarded"]["plugin_twice"] == {"hooks": 1}
 
 
+def test_a_hook_that_somebody_took_away_voids_the_proof(seen: dict[str, Seen]):
+    row = seen["guarded"]["proof"]
+    assert (row["active"], row["judged"]) == ([True, False, True], "E0")
+    assert row["self_test"] == ["abort_request is not the guard's any more"]
+
+
+def test_an_sglang_that_the_table_does_not_know_is_not_guarded(seen: dict[str, Seen]):
+    row = seen["guarded"]["unknown_version"]
+    assert row["unknown"].startswith("SGLang 0.5.99 is not in the table")
+    assert "TokenizerManager.init_lora is not there" in row["renamed"]
+
+
+def test_an_unsupported_setting_stops_every_begin_and_every_managed_request(seen: dict[str, Seen]):
+    """M23; each setting by its name: `test_guard_proof.py`."""
+    row = seen["guarded"]["unsupported_setting"]
+    assert (row["begin"], row["request"], row["active"]) == ("NO_RESOURCES", "GUARD_INACTIVE", False)
+    assert "tp_size is 2" in row["reason"]
+
+
 def test_a_request_costs_two_steps_of_the_agent(seen: dict[str, Seen]):
     """What the two take is a figure of `tests.benchmarks` (guard.cpu_us); tests are not timed."""
     row = seen["guarded"]["cost"]
@@ -163,3 +182,5 @@ class TestOlderVersions:
         assert row["stress"] == {"refs": 0, "dropped": 60, "unload": "done", "states left": 0}
         assert row["failed_load"]["answer"] == "Failed"
         assert row["cost"]["steps"] == ["Acquire", "Release"]
+        assert row["proof"]["active"] == [True, False, True]
+        assert row["unknown_version"]["unknown"].startswith("SGLang 0.5.99 is not in the table")
