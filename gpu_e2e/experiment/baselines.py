@@ -1,4 +1,4 @@
-"""A-only and B-only baselines from separate clean processes, one after another (RFC 7.2).
+"""A-only and B-only baselines from separate clean processes (RFC 7.2).
 
 A clean process is an unguarded engine that has served nothing and is given one adapter.  Every full prefix is scored
 `repeats` times; a baseline that is not stable to epsilon is not used.  Then the positions are chosen: a prefix and a
@@ -79,21 +79,21 @@ def scores_of(generation: Generation) -> Scores:
     return generation.token_ids_logprobs[0]
 
 
-async def make(context: Context) -> Baselines:
-    """Both baselines, then the positions.  EngineStartError or ScoreFailed when a clean process cannot serve."""
+async def make(context: Context, ports: Mapping[str, EnginePort]) -> Baselines:
+    """Both baselines, then the positions; `ports` are clean engines by letter.  ScoreFailed when one cannot serve."""
     store = ArtifactStore(context.out / "baselines" / "store")
     made = {}
-    for letter in LETTERS:
+    for letter, port in ports.items():
         key = VersionKey(f"{letter.lower()}only", 1)
         snapshot = context.snapshots[letter]
         store.put(key, snapshot)
         name = lora_name(key, snapshot.digest)
-        async with context.clean_engine(f"{letter}-only") as port:
-            loaded = await port.load(name, store.path(name).resolve(), timeout_s=context.plan.deadlines.end_s)
-            if not isinstance(loaded, OK):
-                raise ScoreFailed(f"{letter}-only: load: {loaded}"[:400])
-            made[letter] = await _baseline(port, context.plan, letter, name)
-            context.progress(f"baseline {letter}: {made[letter].spread:.2g} nats between repeats")
+        loaded = await port.load(name, store.path(name).resolve(), pinned=False, timeout_s=context.plan.deadlines.end_s)
+        if not isinstance(loaded, OK):
+            raise ScoreFailed(f"{letter}-only: load: {loaded}"[:400])
+        made[letter] = await _baseline(port, context.plan, letter, name)
+        context.progress(f"baseline {letter}: {made[letter].spread:.2g} nats between repeats")
+        await port.unload(name, timeout_s=context.plan.deadlines.end_s)
     return Baselines(made, choose(context.plan, made))
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from attrs import define, field, frozen
@@ -103,17 +103,24 @@ class Context:
             yield standing
 
     @asynccontextmanager
-    async def clean_engine(self, name: str) -> AsyncIterator[EnginePort]:
-        """One engine without a guard that has served nothing: where a baseline is made (RFC 7.2)."""
-        process = profiles.process(self.plan, self.model, name, 0, self.out / "baselines" / "logs", None)
+    async def clean_engines(self, names: Sequence[str]) -> AsyncIterator[Mapping[str, EnginePort]]:
+        """An engine for each name, without a guard, that has served nothing: where baselines are made (RFC 7.2)."""
+        logs = self.out / "baselines" / "logs"
+        processes = {
+            name: profiles.process(self.plan, self.model, name, index, logs, None) for index, name in enumerate(names)
+        }
         try:
-            process.start()
-            await fleet.wait_ready({name: process}, self.progress, self.plan.deadlines.start_s)
-            await self._as_planned(process)
-            async with self.port(process) as port:
-                yield port
+            for process in processes.values():
+                process.start()
+            await fleet.wait_ready(processes, self.progress, self.plan.deadlines.start_s)
+            async with AsyncExitStack() as stack:
+                ports = {}
+                for name, process in processes.items():
+                    await self._as_planned(process)
+                    ports[name] = await stack.enter_async_context(self.port(process))
+                yield ports
         finally:
-            await asyncio.to_thread(process.stop)
+            await asyncio.to_thread(fleet.stop_all, processes)
 
     def port(self, process: EngineProcess) -> EnginePort:
         """A client of one engine; token ids outside the plan's vocabulary are not sent."""

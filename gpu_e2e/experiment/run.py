@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpu_e2e.experiment import baselines, kv, numeric, profiles
+from gpu_e2e.experiment import baselines, comparison, kv, numeric, online, profiles
 from gpu_e2e.experiment.context import Context
 from gpu_e2e.experiment.deployment import deployment
 from gpu_e2e.experiment.plan import Plan, PlanMismatch, Reality, check_before
@@ -26,7 +26,7 @@ from lorafsm.errors import InvalidField, LoraFsmError
 from lorafsm_sglang.guard.fingerprint import base_fingerprint
 from lorafsm_sglang.ports import free_port
 
-SECTIONS = ("numeric", "kv")  # the online part of RFC 7.3 is not written; the report says "not run"
+SECTIONS = ("numeric", "kv", "online", "comparison")
 MARK = ".lorafsm-experiment"
 
 _LEAST_DISK_GIB = 1.0
@@ -100,15 +100,22 @@ def run(context: Context, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
 async def play(context: Context, sections: Sequence[str]) -> dict[str, Any]:
     """Play the sections one after another, each on engines of its own; returns each one's results by name."""
     found: dict[str, Any] = {}
-    if {"numeric", "kv"} & set(sections):
-        context.progress("baselines: A only, then B only, in clean processes")
-        base = await baselines.make(context)
+    exact = {"numeric", "kv"} & set(sections)
+    if exact or "comparison" in sections:
+        context.progress("baselines: A only and B only, in clean processes")
+        async with context.clean_engines(baselines.LETTERS) as ports:
+            base = await baselines.make(context, ports)
+            if "comparison" in sections:  # last: these engines are clean no longer
+                found["comparison"] = await comparison.run(context, ports)
+    if exact:
         context.progress("numbers and KV: fresh guarded engines")
         async with deployment(context, "exact") as stage:
             # The KV experiments need both versions, which the numeric scene publishes; their prefixes are their own.
             found["numeric"] = await numeric.run(context, base, stage)
             if "kv" in sections:
                 found["kv"] = await kv.run(context, base, stage)
+    if "online" in sections:
+        found |= await online.run(context)
     return found
 
 
