@@ -45,7 +45,7 @@ def older(world: Path) -> dict[str, Seen]:
     folder = Path(os.environ.get(WHEELS, ".")).resolve()
     if missing := [version for version in OLDER if not (folder / version / "sglang").is_dir()]:
         pytest.skip(
-            f"{WHEELS} names no folder with the unzipped wheels of {', '.join(missing)} (see the guard's README)"
+            f"{WHEELS} names no folder with the unzipped wheels of {', '.join(missing)}; `make test-older` fetches them"
         )
     return run(world, {version: folder / version for version in OLDER})
 
