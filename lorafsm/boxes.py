@@ -90,10 +90,10 @@ _A = (*joined("e0"), *ready(1, 1, "t1", "e0"), *committed(1, "t1", 0))
 _A_ON_TWO = (*joined("e0", "e1"), *ready(1, 1, "t1", "e0", "e1"), *committed(1, "t1", 0))
 _A_THEN_B = (*_A, *ready(2, 2, "t2", "e0"), *committed(2, "t2", 1))
 _A_THEN_B_AFTER_ONE = (
-    *ready(1, 2, "t2", "e0"),
-    *committed(1, "t2", 0),
-    *ready(2, 3, "t3", "e0"),
-    *committed(2, "t3", 1),
+    *ready(2, 2, "t2", "e0"),
+    *committed(2, "t2", 0),
+    *ready(3, 3, "t3", "e0"),
+    *committed(3, "t3", 1),
 )
 # A failed once, was published in a second attempt that changed hands, and B replaced it.
 _A_TWICE_THEN_B = (
@@ -150,7 +150,7 @@ BOXES: Mapping[str, Box] = {
     ),
     "no slot": Box(
         config=Config(capacity=1),
-        story=(*joined("e0"), *aborted(2, 1, "t1", "e0"), *ready(1, 2, "t2", "e0"), *committed(1, "t2", 0)),
+        story=(*joined("e0"), *aborted(1, 1, "t1", "e0"), *ready(2, 2, "t2", "e0"), *committed(2, "t2", 0)),
         events=words("reserve"),
         versions=(1, 2, 3),
         tokens=("t1", "t2", "t3"),
@@ -174,7 +174,7 @@ BOXES: Mapping[str, Box] = {
         reclaim_ids=("r1", "r2"),
     ),
     "a failed version among others": Box(
-        story=(*joined("e0"), *aborted(3, 1, "t1", "e0"), *_A_THEN_B_AFTER_ONE),
+        story=(*joined("e0"), *aborted(1, 1, "t1", "e0"), *_A_THEN_B_AFTER_ONE),
         events=words("rollback claim_reclaim"),
         versions=(1, 2, 3),
     ),

@@ -186,6 +186,8 @@ def _dispatch(r: Registry) -> Iterator[str]:
 
 
 def _clock(r: Registry) -> Iterator[str]:
+    if r.highest != max((key.version_id for key in r.versions), default=-1):
+        yield f"I12: the highest version is {r.highest}, there are {sorted(r.versions)}"
     latest = max((v.since for v in r.versions.values()), default=0)
     if latest > r.now:
         yield f"I12: a version entered its state at {latest}, the clock says {r.now}"
@@ -217,6 +219,10 @@ def _write_once(before: Registry, event: Event, after: Registry) -> Iterator[str
             yield f"I12: the receipt of {operation} changed"
     if after.next_number < before.next_number or after.now < before.now:
         yield "I12: a counter or the clock ran backwards"
+    known = max((key.version_id for key in before.versions), default=-1)
+    for key in after.versions:
+        if key not in before.versions and key.version_id < known:
+            yield f"I12: {key} is new, and {known} was reserved before"
 
 
 def _final_sessions(before: Registry, event: Event, after: Registry) -> Iterator[str]:

@@ -60,12 +60,13 @@ def reason_to_abort(r: Registry, attempt: Attempt, now: int) -> str | None:
 
 def _phase(r: Registry, attempt: Attempt) -> tuple[Order, ...]:
     targets = _targets(attempt)
-    asked = tuple(AskStatus(**_addressee(r, attempt, t)) for t in targets if t.state is TargetState.UNKNOWN)
-    begun = tuple(
-        Begin(**_content(r, attempt, t), plan=attempt.plan) for t in targets if t.state is TargetState.RESERVED
-    )
-    if asked or begun:
-        return (*begun, *asked)
+    # Begin is one operation however often it comes, and its repeat is answered with the engine's latest fact.  A bucket
+    # is never sent twice: once one is authorised, a silent engine is only asked.
+    unheard = [t for t in targets if t.state is TargetState.UNKNOWN]
+    begins = [t for t in targets if t.state is TargetState.RESERVED or (t in unheard and not attempt.authorized)]
+    if unheard or begins:
+        begun = tuple(Begin(**_content(r, attempt, t), plan=attempt.plan) for t in begins)
+        return (*begun, *(AskStatus(**_addressee(r, attempt, t)) for t in unheard if t not in begins))
     if all(t.buckets_done == attempt.plan.buckets for t in targets):
         return tuple(End(**_content(r, attempt, t)) for t in targets if t.state is not TargetState.READY)
     bucket = min(t.buckets_done for t in targets)

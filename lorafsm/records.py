@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 from immutables import Map
 
 from lorafsm.errors import InvalidField
@@ -243,6 +243,11 @@ class Registry:
     tokens: Map[str, int] = Map()  # every token ever seen: the attempt that it was for
     receipts: Map[OperationKey, Outcome] = Map()
     next_number: int = 1  # one counter for attempts and repairs, never reused
+    highest: int = field()  # version_id ever reserved; -1: none.  Kept, as versions are never removed
+
+    @highest.default
+    def _highest_of_versions(self) -> int:
+        return max((key.version_id for key in self.versions), default=-1)
 
 
 def new_registry(epoch: str, config: Config | None = None) -> Registry:

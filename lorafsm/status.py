@@ -178,7 +178,7 @@ def next_reserve(r: Registry, now: int) -> Refusal | None:
 
     `reserve` itself is asked, on a registry that is then thrown away, so that the order of its checks is its own.
     """
-    unheard = next(key for number in count() if (key := VersionKey(r.epoch, number)) not in r.versions)
+    unheard = VersionKey(r.epoch, r.highest + 1)
     token = next(text for number in count() if (text := f"status-{number}") not in r.tokens)
     asked = step(r, Reserve(key=unheard, digest="0" * 64, plan=store_plan(), token=token, now=now))
     return asked.outcome if isinstance(asked.outcome, Refusal) else None

@@ -164,7 +164,9 @@ PublisherOrders ==
         ELSE IF ~Drives(n) THEN {}
         ELSE (IF ~GoesOn(n) THEN {}
               ELSE IF AtState(n, {"RESERVED", "UNKNOWN"}) # {}
-              THEN {To("Begin", n, e) : e \in AtState(n, {"RESERVED"})} \cup {ToAsk(n, e) : e \in AtState(n, {"UNKNOWN"})}
+              THEN {To("Begin", n, e) : e \in AtState(n, {"RESERVED"})}
+                   \cup {IF attempts[n].authorized = 0 THEN To("Begin", n, e) ELSE ToAsk(n, e)
+                             : e \in AtState(n, {"UNKNOWN"})}    \* a bucket is never sent twice
               ELSE IF HasAllBuckets(n)
               THEN {To("End", n, e) : e \in DOMAIN attempts[n].targets \ AtState(n, {"READY"})}
               ELSE IF Arms(n)
@@ -209,7 +211,7 @@ OrdersOf(policy) ==
 (* An order is given again only when neither it nor a reply to it is on its way *)
 
 RepliesTo(type) ==
-    CASE type = "Begin"         -> {"Prepared", "TargetFailed"}
+    CASE type = "Begin"         -> {"Prepared", "BucketDone", "Ready", "TargetFailed"}
       [] type = "ArmBucket"     -> {"ArmedBy", "TargetFailed"}
       [] type = "ReceiveBucket" -> {"BucketDone", "TargetFailed"}
       [] type = "End"           -> {"Ready", "TargetFailed"}
@@ -536,14 +538,13 @@ LoseEngine(e) ==      \* it counts as silent
     /\ Spend("lost")
     /\ UNCHANGED <<agents, driver, guard, network>>
 
-Unheard(n) == AtState(n, {"UNKNOWN"}) # {}
-
-GiveUp ==             \* the publisher's deadline; silence about a target ends at it, whatever the budget
-    \E n \in OpenIn(attempts) :
+GiveUp ==             \* the publisher's deadline
+    /\ May("deadline")
+    /\ \E n \in OpenIn(attempts) :
         /\ driver.token # NoToken
         /\ Hears(Abort(attempts[n].key, driver.token), driver)
-        /\ SpendUnless(Unheard(n), "deadline")
-        /\ UNCHANGED <<agents, guard, network>>
+    /\ Spend("deadline")
+    /\ UNCHANGED <<agents, guard, network>>
 
 LoseOwner ==          \* the owner's process ends; its requests run on
     /\ May("owner")
@@ -661,9 +662,6 @@ FairClosers == \A s \in Sequence : WF_world(BeginToClose(s)) /\ WF_world(Close(s
 \* An owner that does not know whether its request runs asks.
 FairSettling == \A s \in Sequence : WF_world(SettleRequest(s))
 
-\* Silence about a target ends at the driver's deadline.
-FairDeadline == WF_world((\E n \in OpenIn(attempts) : Unheard(n)) /\ GiveUp)
-
 \* An operator restarts what was quarantined.
 FairOperator == \A e \in Engine : WF_world(RunsQuarantined(e) /\ CrashEngine(e))
 
@@ -671,7 +669,7 @@ Fairness ==
     /\ \A who \in Policies \cup {"keeper", "owner"} : FairDelivery(who)
     /\ FairPublisher /\ FairReclaimer /\ FairRepairer /\ FairDecisions /\ FairClaims /\ FairRepairs
     /\ FairDriver /\ FairTakeover /\ FairTrainer /\ FairExecutors /\ FairRequests /\ FairReports /\ FairClosers
-    /\ FairSettling /\ FairDeadline /\ FairOperator
+    /\ FairSettling /\ FairOperator
 
 -----------------------------------------------------------------------------
 (* What is promised of every state, measured against what is physically there *)

@@ -254,6 +254,7 @@ Reserve(v, d, t) ==
     /\ tokens[t] = NoNumber
     /\ versions[v].state \in {"NONE", "FAILED_CLEAN"}
     /\ versions[v].digest \in {NoDigest, d}
+    /\ versions[v].state = "NONE" => ~\E w \in Version : w > v /\ versions[w].state # "NONE"   \* nor backwards
     /\ Unresolved = {}
     /\ Cardinality(Slots) < Capacity
     /\ PublishPastLost \/ \A e \in Engine : engines[e].state \notin {"LOST", "QUARANTINED"}
@@ -385,24 +386,38 @@ OpenTarget(n, e, i) ==      \* the answer counts: the attempt is open, the incar
 Advanced(n, e, target) ==   \* progress renews the driver's lease
     [attempts EXCEPT ![n].targets[e] = target, ![n].driver_until = Max(@, now' + DriverLease)]
 
+Resumed(n, e, target) ==    \* no news: the engine stands where it stood, and what it was not told is ordered again
+    [attempts EXCEPT ![n].targets[e] = target]
+
 Prepared(n, e, i, q) ==
     /\ Arrives
     /\ OpenTarget(n, e, i)
-    /\ q > Target(n, e).seq
-    /\ \/ Target(n, e).state = "RESERVED"
-       \/ Target(n, e).state = "UNKNOWN" /\ Target(n, e).buckets_done = 0
-    /\ attempts' = Advanced(n, e, [Target(n, e) EXCEPT !.state = "PREPARED", !.seq = q])
+    /\ LET accepted == [Target(n, e) EXCEPT !.state = "PREPARED", !.seq = q] IN
+       \/ /\ Target(n, e).state \in {"RESERVED", "UNKNOWN"}
+          /\ Target(n, e).seq = -1
+          /\ attempts' = Advanced(n, e, accepted)
+       \/ /\ Target(n, e).state = "UNKNOWN"
+          /\ Target(n, e).seq # -1
+          /\ q >= Target(n, e).seq
+          /\ attempts[n].authorized = 0
+          /\ attempts' = Resumed(n, e, accepted)
     /\ UNCHANGED <<versions, default, default_revision, owners, engines, reclaims, repairs, tokens, rollbacks,
                    next_number>>
 
 BucketDone(n, e, i, q, k) ==
     /\ Arrives
     /\ OpenTarget(n, e, i)
-    /\ q > Target(n, e).seq
-    /\ Target(n, e).state \in {"PREPARED", "RECEIVING", "UNKNOWN"}
-    /\ k = Target(n, e).buckets_done
-    /\ k < attempts[n].authorized
-    /\ attempts' = Advanced(n, e, [Target(n, e) EXCEPT !.state = "RECEIVING", !.buckets_done = k + 1, !.seq = q])
+    /\ LET received == [Target(n, e) EXCEPT !.state = "RECEIVING", !.buckets_done = k + 1, !.seq = q] IN
+       \/ /\ q > Target(n, e).seq
+          /\ Target(n, e).state \in {"PREPARED", "RECEIVING", "UNKNOWN"}
+          /\ k = Target(n, e).buckets_done
+          /\ k < attempts[n].authorized
+          /\ attempts' = Advanced(n, e, received)
+       \/ /\ q >= Target(n, e).seq
+          /\ Target(n, e).state = "UNKNOWN"
+          /\ k + 1 = Target(n, e).buckets_done
+          /\ k + 1 = attempts[n].authorized
+          /\ attempts' = Resumed(n, e, received)
     /\ UNCHANGED <<versions, default, default_revision, owners, engines, reclaims, repairs, tokens, rollbacks,
                    next_number>>
 
@@ -984,6 +999,9 @@ NothingRunsBackwards ==     \* I12
     [][/\ now' >= now
        /\ next_number' >= next_number
        /\ default_revision' >= default_revision
+       /\ \A v \in Version :
+            versions[v].state = "NONE" /\ versions'[v].state # "NONE" =>
+                \A w \in Version : w > v => versions[w].state = "NONE"
        /\ \A e \in Engine :
             /\ engines'[e].incarnation >= engines[e].incarnation
             /\ engines'[e].incarnation = engines[e].incarnation /\ engines'[e].state # "DEAD" =>

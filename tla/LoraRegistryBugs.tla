@@ -98,6 +98,13 @@ ReserveBeforeUnloaded(v, d, t) ==
 \* A retry may carry another content.
 ReserveOtherContent(v, d, t) == tokens[t] = NoNumber /\ Unresolved = {} /\ Reserved(v, d, t, Slots)
 
+\* The trainer's counter went back: an id that was skipped is as good as any.
+ReserveBackwards(v, d, t) ==
+    /\ tokens[t] = NoNumber
+    /\ Unresolved = {}
+    /\ versions[v].digest \in {NoDigest, d}
+    /\ Reserved(v, d, t, Slots)
+
 \* Broadcast as soon as somebody is ready for it.
 AuthorizeEarly(n, t, k) ==
     /\ Arrives

@@ -116,8 +116,10 @@ OfUnloadAt(c, e, i) == e \in DOMAIN reclaims[c].unloads => reclaims[c].unloads[e
 OfRepairAt(p, e, i) == p \in DOMAIN repairs => repairs[p].engine = e /\ repairs[p].incarnation = i
 DrivenBy(n, t)      == n \in DOMAIN attempts => attempts[n].token = t
 RightBucket(n, k)   == n \in DOMAIN attempts => attempts[n].authorized = k
-NextBucket(n, e, k) ==
-    n \in DOMAIN attempts => (e \in DOMAIN attempts[n].targets => Target(n, e).buckets_done = k)
+NextBucket(n, e, k) ==      \* the next one, or once more the last one that is known
+    n \in DOMAIN attempts => (e \in DOMAIN attempts[n].targets =>
+        \/ k = Target(n, e).buckets_done
+        \/ k + 1 = Target(n, e).buckets_done /\ Target(n, e).state = "UNKNOWN")
 KeyOf(n) == IF n \in DOMAIN attempts THEN attempts[n].key ELSE IF n \in DOMAIN repairs THEN repairs[n].key ELSE 1
 
 MistakenArtifactStored(v, d) == versions[v].digest # d /\ ArtifactStored(v, d)

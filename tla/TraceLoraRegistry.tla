@@ -87,6 +87,8 @@ IsSo(code) ==   \* what a refusal says of the state; of what concerns a request'
       [] code = "PUBLICATION_UNRESOLVED"  -> \E n \in Unresolved : attempts[n].state = "ABORTED"
       [] code = "NO_PUBLISHED_VERSION"    -> default = NoVersion
       [] code = "VERSION_CONFLICT"        -> versions[Arg.key].digest # Arg.digest
+      [] code = "VERSION_BACKWARDS"       ->
+             versions[Arg.key].state = "NONE" /\ \E w \in Version : w > Arg.key /\ versions[w].state # "NONE"
       [] code = "UNKNOWN_VERSION"         -> versions[Arg.key].state = "NONE"
       [] code = "NOT_RETIRED"             -> versions[Arg.key].state # "RETIRED"
       [] code = "VERSION_GONE"            -> versions[Arg.key].state \in {"RECLAIMING", "RECLAIMED"}

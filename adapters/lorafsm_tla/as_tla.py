@@ -6,6 +6,7 @@ Fields of the core that the specification leaves out, and why no guard can tell:
 * `failure`, `reason`, `detail`, `evidence`: words.
 * `Version.lora_name`: a function of key and digest.
 * `Registry.slots`: the versions whose state holds a slot, in the order of their reserve; only its length is read.
+* `Registry.highest`: the highest of the versions that there are.
 * `Registry.unresolved`: the attempt that is OPEN or ABORTED.
 * `Owner.held` and `Session.position`: the live bindings, once more, in the order in which they were made; only
   their number is read (I4 says that it is `session_refs`), the order is shown to people.

@@ -1,6 +1,10 @@
 """What engines answer during an attempt (RFC 3.2, 3.4, protocol rules 2 and 4).
 
 An answer counts under its attempt number, its frozen incarnation and in its order; a token is not needed.
+
+A target that is UNKNOWN goes on from where its engine says it stands, also when that is what was known before: the
+order that was not answered never arrived, and is given again (rule 16).  While an authorised bucket has no result
+that says nothing yet, and the target stays UNKNOWN, which is asked about again.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ def prepared(r: Registry, e: Prepared, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
+    if target.state is TargetState.UNKNOWN and not attempt.authorized and e.seq >= target.seq >= 0:
+        return _resumed(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq))
     if e.seq <= target.seq:
         return _old_answer(r, e, target, implied=target.state not in _NO_MORE_PROGRESS)
-    if target.state is TargetState.RESERVED or (target.state is TargetState.UNKNOWN and not target.buckets_done):
+    if target.seq < 0 and target.state in (TargetState.RESERVED, TargetState.UNKNOWN):
         return _advance(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq), now)
     return _already_or_out_of_order(r, target)
 
@@ -38,6 +44,9 @@ def bucket_done(r: Registry, e: BucketDone, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
+    all_done = e.bucket + 1 == target.buckets_done == attempt.authorized
+    if target.state is TargetState.UNKNOWN and all_done and e.seq >= target.seq:
+        return _resumed(r, attempt, evolve(target, state=TargetState.RECEIVING, seq=e.seq))
     if e.seq <= target.seq:
         return _old_answer(r, e, target, implied=e.bucket < target.buckets_done)
     if target.state in _NO_MORE_PROGRESS or e.bucket < target.buckets_done:
@@ -191,6 +200,11 @@ def _already_or_out_of_order(r: Registry, target: Target) -> Step:
 def _advance(r: Registry, attempt: Attempt, target: Target, now: int) -> Step:
     renewed = evolve(attempt, driver_until=max(attempt.driver_until, now + r.config.driver_lease))
     return Step(with_target(r, renewed, target), Done(), (Wake("publisher"),))
+
+
+def _resumed(r: Registry, attempt: Attempt, target: Target) -> Step:
+    """No news: the engine stands where it stood.  The driver's lease is not renewed, so a silence that returns ends."""
+    return Step(with_target(r, attempt, target), Done(), (Wake("publisher"),))
 
 
 def with_target(r: Registry, attempt: Attempt, target: Target) -> Registry:

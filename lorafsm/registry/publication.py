@@ -49,6 +49,13 @@ def reserve(r: Registry, e: Reserve, now: int) -> Step:
         )
     if version is not None and version.state is not VersionState.FAILED_CLEAN:
         return Step(r, VersionStatus(e.key, version.state, version.digest, version.number))
+    if version is None and e.key.version_id < r.highest:
+        return refuse(
+            r,
+            Code.VERSION_BACKWARDS,
+            f"version {r.highest} was reserved before; take a higher one, or find out why the counter went back",
+            field="key",
+        )
     attempt = r.attempts.get(r.unresolved)
     if attempt is not None and attempt.state is AttemptState.OPEN:
         return refuse(
@@ -120,6 +127,7 @@ def _open_attempt(r: Registry, e: Reserve, now: int, known: Version | None, engi
         tokens=r.tokens.set(e.token, number),
         receipts=r.receipts.set(("reserve", e.token), receipt),
         next_number=number + 1,
+        highest=max(r.highest, e.key.version_id),
     )
     return Step(after, receipt, (Wake("publisher"),))
 

@@ -37,9 +37,7 @@ def _possible(
         if registry.value.engines[engine].state in ALIVE:
             found.append(("lost", do.LoseEngine(engine)))
     if driver.value.token:
-        # Silence about a target ends at the driver's deadline, whatever the budget.
-        unheard = any(t.state is TargetState.UNKNOWN for t in _open_targets(registry.value))
-        found += [("publisher", do.CrashPublisher()), (None if unheard else "deadline", do.GiveUp())]
+        found += [("publisher", do.CrashPublisher()), ("deadline", do.GiveUp())]
     found += [("silence", hush) for hush in _silences(registry.value)]
     found += [("rollback", do.RollBack(v.key)) for v in _sorted(registry.value, VersionState.RETIRED)]
     found += [("reserve", do.RepeatReserve(n)) for n in sorted(registry.value.attempts)]
@@ -142,8 +140,7 @@ def give_up(world: World, state: System, action: do.GiveUp) -> tuple[System, str
     assert attempt is not None
     token = state.driver.value.token
     after, outcome = world.tell(state, ev.Abort(key=attempt.key, token=token, reason="DEADLINE"))
-    unheard = any(t.state is TargetState.UNKNOWN for t in attempt.targets.values())
-    return (after if unheard else world.spent(after, "deadline")), outcome.code
+    return world.spent(after, "deadline"), outcome.code
 
 
 def end_owner(world: World, state: System, action: do.EndOwner) -> tuple[System, str]:

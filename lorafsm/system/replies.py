@@ -13,7 +13,7 @@ from lorafsm.system.world import World
 
 _FAILED = (ev.TargetFailed,)
 _REPLIES: Mapping[type[Any], tuple[type[Any], ...]] = {
-    orders.Begin: (ev.Prepared, *_FAILED),
+    orders.Begin: (ev.Prepared, ev.BucketDone, ev.Ready, *_FAILED),  # its repeat: the latest fact
     inputs.ArmBucket: (ArmedBy, *_FAILED),
     inputs.ReceiveBucket: (ev.BucketDone, *_FAILED),
     orders.End: (ev.Ready, *_FAILED),

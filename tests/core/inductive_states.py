@@ -155,6 +155,7 @@ def _with_versions(pick: Pick, size: Size, r: Registry) -> Registry:
         r,
         attempts=attempts,
         slots=slots,
+        highest=max((key.version_id for key in r.versions), default=-1),
         default=published[0] if published else None,
         default_revision=revision,
         unresolved=unresolved[0] if unresolved else 0,

@@ -97,14 +97,14 @@ PUBLICATION: list[tuple[str, list[Callable[[World], Any]], list[str]]] = [
         ["commit A"],
     ),
     (
-        "E0's begin is unknown: ask E0, go on with E1; a status is no second begin",
+        "E0's begin is unknown: it may never have arrived, and is one operation however often it comes",
         [lambda w: w.unknown("E0")],
-        ["begin E1", "askstatus E0"],
+        ["begin E0", "begin E1"],
     ),
     (
-        "E1's end is unknown: only the question is open",
+        "E1's end is unknown: begin's repeat is answered with what E1 knows last",
         [lambda w: w.prepared("E0"), lambda w: w.prepared("E1"), lambda w: w.ready("E0"), lambda w: w.unknown("E1")],
-        ["askstatus E1"],
+        ["begin E1"],
     ),
     (
         "E0 said no before E1 began: abort, E1 is not begun",

@@ -316,6 +316,33 @@ def test_numbers_are_never_used_twice():
     assert [w.number("A"), w.said.ok, sorted(w.r.repairs), w.number("B")] == [1, True, [3], 4]
 
 
+def test_a_new_version_is_never_below_the_highest():
+    """A trainer that comes back from an old checkpoint counts over ids that were skipped (rule 1)."""
+    w = World().boot("A")
+    w.fail("D")
+    before = w.r
+    for skipped in ("B", "C"):
+        assert (w.reserve(skipped), w.said.field) == ("VERSION_BACKWARDS", "key")
+    assert w.r is before
+    assert w.reserve("A") == "OK"  # known: its status
+    w.begin("D")  # as often as it fails, whatever came after it
+    assert w.reserve("C") == "VERSION_BACKWARDS"  # named before the open attempt
+    assert w.reserve("E") == "PUBLICATION_IN_PROGRESS"
+
+
+def test_a_failed_version_returns_below_the_highest():
+    w = World().boot("A")
+    w.fail("B")
+    w.fail("C")
+    assert (w.reserve("B"), w.version("B")) == ("OK", "LOADING")
+
+
+def test_any_first_id_will_do():
+    w = World()
+    assert w.reserve("D") == "OK"
+    assert w.r.highest == w.key("D").version_id
+
+
 # Commit, rule 3
 
 

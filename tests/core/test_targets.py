@@ -232,9 +232,8 @@ TARGET = {
         STALE_REPAIR: repair_ready repair_failed
     """,
     "UNKNOWN, bucket authorised": r"""
-        OK: reserve artifact_stored target_unknown abort takeover owner_up heartbeat owner_gone recovered open \
-            bind_first begin_close close_and_release engine_join engine_lost quarantine
-        OK -> PREPARED: prepared
+        OK: reserve artifact_stored prepared target_unknown abort takeover owner_up heartbeat owner_gone recovered \
+            open bind_first begin_close close_and_release engine_join engine_lost quarantine
         ALREADY_AUTHORIZED: authorize_bucket
         OK -> RECEIVING: bucket_done
         OK -> READY: ready
@@ -472,6 +471,44 @@ def test_unknown_before_prepared_is_left_by_the_agents_answer():
     w.unknown("E0")
     assert w.ready("E0") == "OK"
     assert w.target("B", "E0") == "READY"
+
+
+def test_an_order_that_never_arrived_is_given_again():
+    """No news takes a target out of UNKNOWN too, and renews no lease: a silence that returns has an end."""
+    w = World().boot("A")
+    w.reserve("B", buckets=1)
+    w.prepared("E0", seq=7)
+    w.prepared("E1")
+    w.wait(1000)
+    lease = w.attempt("B").driver_until
+    w.unknown("E0")
+    assert (w.prepared("E0", seq=6), w.target("B", "E0")) == ("STALE_SEQ", "UNKNOWN")
+    assert (w.prepared("E0", seq=7), w.target("B", "E0")) == ("OK", "PREPARED")
+    w.unknown("E0")
+    assert (w.prepared("E0", seq=9), w.target("B", "E0")) == ("OK", "PREPARED")
+    assert w.attempt("B").driver_until == lease
+    w.authorize(0)
+    w.unknown("E0")
+    assert (w.prepared("E0", seq=9), w.target("B", "E0")) == ("OK", "UNKNOWN")  # of its bucket it says nothing
+    w.bucket_done("E0", 0, seq=11)
+    w.wait(1000)
+    lease = w.attempt("B").driver_until
+    w.unknown("E0")
+    assert (w.bucket_done("E0", 0, seq=11), w.target("B", "E0")) == ("OK", "RECEIVING")
+    assert w.attempt("B").driver_until == lease
+
+
+def test_a_bucket_before_the_last_says_nothing_of_the_last():
+    w = World().boot("A")
+    w.reserve("B", buckets=2)
+    for e in ("E0", "E1"):
+        w.prepared(e)
+    w.authorize(0)
+    for e in ("E0", "E1"):
+        w.bucket_done(e, 0, seq=20)
+    w.authorize(1)
+    w.unknown("E0")
+    assert (w.bucket_done("E0", 0, seq=20), w.target("B", "E0")) == ("OK", "UNKNOWN")
 
 
 def test_unknown_with_a_bucket_under_way_is_left_by_its_completion_or_by_ready():

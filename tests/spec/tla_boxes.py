@@ -14,6 +14,7 @@ from lorafsm import events as ev
 from lorafsm.events import Event
 from lorafsm.explore import explore
 from lorafsm.identity import SessionKey, VersionKey
+from lorafsm.lifecycle import TargetState
 from lorafsm.manifest import Plan
 from lorafsm.records import Config, Registry, Resident, new_registry
 from lorafsm.registry import step
@@ -351,9 +352,12 @@ def _mistaken(r: Registry, event: Event, name: str) -> bool:
         case ev.Prepared() | ev.BucketDone() | ev.Ready() | ev.TargetFailed() | ev.TargetUnknown() | ev.Cleaned():
             attempt = r.attempts[event.number]
             target = attempt.targets[event.engine]
-            bucket = getattr(event, "bucket", target.buckets_done)
-            return (event.incarnation, bucket) != (target.incarnation, target.buckets_done) or (
-                isinstance(event, ev.Ready) and not _shows(r, event, attempt.key)
+            following = getattr(event, "bucket", target.buckets_done) - target.buckets_done
+            once_more = following == -1 and target.state is TargetState.UNKNOWN
+            return (
+                event.incarnation != target.incarnation
+                or (following != 0 and not once_more)
+                or (isinstance(event, ev.Ready) and not _shows(r, event, attempt.key))
             )
         case ev.ConfirmReclaim() | ev.ReclaimUnknown():
             unload = r.reclaims[event.reclaim_id].unloads[event.engine]
