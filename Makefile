@@ -20,7 +20,7 @@ export PIP_EXTRA_INDEX_URL
 
 OLDER := 0.5.15.post1 0.5.17 0.5.21
 
-.PHONY: help venv demo test test-pure test-engines test-older bench check check-long mutants nightly lint format types clean
+.PHONY: help venv demo experiment test test-pure test-engines test-older test-long bench check check-long mutants nightly lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -44,6 +44,9 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and report.html
 	$(BIN)/lorafsm demo --out $(OUT) --engines $(ENGINES)
 
+experiment: $(STAMP)  ## the acceptance of RFC 7.1 to 7.3 on the cpu profile; writes out/experiment/report.html
+	$(BIN)/lorafsm experiment --profile cpu --out out/experiment
+
 test: test-pure test-engines  ## every test, real engines included
 
 # A file's tests share what they compute (walks through states), so files are what workers share out.
@@ -59,6 +62,10 @@ test-older: $(STAMP)  ## the guard in older versions of SGLang, fetched without 
 	  $(PIP) download --no-deps -d out/older sglang==$$v && rm -rf out/older/part && \
 	  $(BIN)/python -m zipfile -e out/older/sglang-$$v-*.whl out/older/part && mv out/older/part out/older/$$v; }; done
 	LORAFSM_OLDER_SGLANG=out/older $(BIN)/python -m pytest tests/adapters/test_guard_tokenizer.py $(PYTEST_ARGS)
+
+test-long: $(STAMP)  ## on real engines: 2,000 requests over 20 publications, kill -9 in every phase, an offline engine
+	LORAFSM_STRESS=2000,20 LORAFSM_KILLS=1 LORAFSM_OFFLINE=1 $(BIN)/python -m pytest -m engines \
+	  tests/engines/guard/test_deployment.py tests/engines/guard/test_ways_in.py $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
 	$(BIN)/python -m tests.benchmarks

@@ -182,6 +182,10 @@ def test_every_package_is_typed(wheel: list[str]):
     assert {name.split("/")[0] for name in wheel if name.endswith("/py.typed")} == packages()
 
 
+def test_a_wheel_holds_the_plans_of_the_experiment(wheel: list[str]):
+    assert {shown(path) for path in files("gpu_e2e", pattern="*.toml")} <= set(wheel)
+
+
 def test_a_wheel_holds_the_tables_and_the_license(wheel: list[str]):
     tables = {f"lorafsm_cli/{shown(path)}" for path in files("spec", pattern="*.toml")}
     assert {name for name in wheel if name.startswith("lorafsm_cli/spec/")} == tables

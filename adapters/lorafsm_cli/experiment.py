@@ -18,7 +18,15 @@ _INSTALL = "run `make venv` in a checkout (CPU), or pip install 'lorafsm[cli,cud
 
 
 def run(
-    profile: str, plan: Path | None, out: Path, *, dry: bool, quiet: bool, keep_stdout_clean: bool, sections: str = ""
+    profile: str,
+    plan: Path | None,
+    out: Path,
+    *,
+    dry: bool,
+    quiet: bool,
+    keep_stdout_clean: bool,
+    sections: str = "",
+    publications: int = 0,
 ) -> dict[str, Any]:
     """Run or dry-run a plan; CliError when it cannot start here, PlanMismatch when it may not."""
     if lacking := missing():
@@ -26,11 +34,13 @@ def run(
     # What a library prints while it is imported must not end up in the JSON.
     with redirect_stdout(sys.stderr) if keep_stdout_clean else nullcontext():
         from gpu_e2e.experiment import run as experiment
-        from gpu_e2e.experiment.plan import PLANS, read_plan
+        from gpu_e2e.experiment.plan import PLANS, read_plan, with_publications
 
         read = read_plan(plan or PLANS / f"{profile}.toml")
         if read.profile != profile:
             raise CliError(f"--profile: this is a plan of {read.profile}, not of {profile}")
+        if publications:
+            read = with_publications(read, publications)
         if dry:
             return experiment.dry_run(read, out)
         context = experiment.prepare(read, out, teller(quiet))
@@ -45,14 +55,14 @@ def show_dry(found: dict[str, Any], console: Console) -> None:
 
 def show(report: dict[str, Any], out: Path, console: Console) -> None:
     """The conditions that did not hold, the count of those that did, and where the report lies."""
-    conditions = [
-        row for section in report.values() if isinstance(section, dict) for row in section.get("conditions", ())
-    ]
-    failed = [row for row in conditions if not row["ok"]]
+    conditions = report["conditions"]
+    failed = [row for row in conditions if row["state"] == "fail"]
     if failed:
         rows = [(False, row["name"], f"expected {row['expected']}, seen {row['seen']}") for row in failed]
         console.print(_table("Conditions that did not hold", rows))
-    verdict = f"{len(conditions) - len(failed)} of {len(conditions)} conditions held"
+    held = sum(row["state"] == "pass" for row in conditions)
+    missing = sum(row["state"] == "not run" for row in conditions)
+    verdict = f"{held} of {len(conditions)} conditions held" + (f", {missing} did not run" if missing else "")
     console.print(Text(verdict, "bold green" if report["ok"] else "bold red"))
     for name in ("report.html", "report.json"):
         if (out / name).is_file():

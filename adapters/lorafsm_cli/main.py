@@ -87,7 +87,8 @@ def experiment(
     out: Annotated[Path, typer.Option(help="Folder for report.json, report.html, journals and logs.")],
     profile: Annotated[str, typer.Option(help="cpu: a tiny model, gloo; cuda: a model by path, NCCL.")] = "cpu",
     plan: Annotated[Path | None, typer.Option(help="A plan; left out: the profile's own.")] = None,
-    sections: Annotated[str, typer.Option(help="Some of numeric,kv; left out: both.")] = "",
+    sections: Annotated[str, typer.Option(help="Some of numeric,kv,online,comparison; left out: all.")] = "",
+    publications: Annotated[int, typer.Option(min=0, help="In a row, in place of the plan's; 500: a soak.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, print the plan, start nothing.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
@@ -97,7 +98,16 @@ def experiment(
 
     if profile not in ("cpu", "cuda"):
         raise CliError(f"--profile: {profile} is not known; take cpu or cuda")
-    found = run(profile, plan, out, dry=dry_run, quiet=quiet, keep_stdout_clean=as_json, sections=sections)
+    found = run(
+        profile,
+        plan,
+        out,
+        dry=dry_run,
+        quiet=quiet,
+        keep_stdout_clean=as_json,
+        sections=sections,
+        publications=publications,
+    )
     if as_json:
         print_json(found)
     elif dry_run:

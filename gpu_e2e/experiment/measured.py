@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ALLOWANCE_S = 0.3  # of a publication, beyond raw transfer, native load and probe
 _WITNESSED = 300  # answers that are compared with the reference, spread over all
 _HOLDS_A_SLOT = ("LOADING", "PUBLISHED", "RETIRED", "RECLAIMING", "ABORTED")
+_LEAST_WEIGHED = 5
+_LARGEST_GROWTH = 0.1
 _PHASES = ("begin", "arm", "bucket", "verify", "load", "probe", "end", "unload")
 _SHOWN_SESSIONS = "S_"  # of the timeline: held ones; the others are hundreds
 
@@ -46,8 +48,7 @@ def section(stage: Stage, registry: str) -> dict[str, Any]:
         "first token": [(at, (at - a.start) * 1000) for a in answers for at in _times(recorder, a)[:1]],
         "token gap": gaps,
     }
-    if plan.numeric.witness:
-        _witness(stage)
+    wrong = _witness(stage) if plan.numeric.witness else None
     logs = [process.log_path for process in stage.place.engines.processes.values()]
     return {
         "ok": stage.expect.ok,
@@ -57,6 +58,8 @@ def section(stage: Stage, registry: str) -> dict[str, Any]:
         "requests": len(answers),
         "failures": stage.cast.failures,
         "failed_requests": len(stage.cast.failures),
+        "aborted_tokens": 0 if not stage.cast.failures else None,  # what failed is not counted by tokens
+        "wrong_version": wrong,
         "pauses": pauses(logs),
         "gaps": found,
         "gap_p99_ratio": found.get("p99_ratio"),
@@ -74,6 +77,7 @@ def section(stage: Stage, registry: str) -> dict[str, Any]:
         "no_progress_ms": still,
         "phases": phases(recorder),
         "occupancy": occupancy(recorder),
+        "memory": stage.weights,
         "windows": [[w.kind, round(w.start, 4), round(w.end, 4)] for w in stage.windows],
         "rows": rows,
         "versions": list(recorder.versions.values()),
@@ -94,6 +98,14 @@ def _conditions(stage: Stage, still: dict[str, float]) -> None:
     except InvalidField as error:
         said = str(error)
     expect.expect("windows with and without a publication", "interleaved", said)
+    for engine in stage.place.fleet.ports:
+        taken = [row[f"{engine}, MiB"] for row in stage.weights]
+        if len(taken) >= _LEAST_WEIGHED:
+            # The first fifth warms up: allocators, compiled patterns, the KV cache's tree.
+            first = taken[len(taken) // 5]
+            expect.at_most(
+                f"{engine}: growth of its memory over the row, share", _LARGEST_GROWTH, taken[-1] / first - 1
+            )
     for engine, longest in still.items():
         expect.at_most(f"{engine}: longest time without a token, ms", plan.limits.no_progress_ms, longest)
 
@@ -170,8 +182,8 @@ def occupancy(recorder: Recorder) -> list[list[float]]:
     return steps
 
 
-def _witness(stage: Stage) -> None:
-    """A spread of the answers against transformers with the version merged: nobody was served another version."""
+def _witness(stage: Stage) -> int:
+    """A spread of the answers against transformers with the version merged: how many versions gave a wrong one."""
     from gpu_e2e.reference import Reference
 
     expect, plan, context = stage.expect, stage.place.context.plan, stage.place.context
@@ -187,6 +199,7 @@ def _witness(stage: Stage) -> None:
     expect.at_least(
         "these versions differ after one prompt by, nats", plan.numeric.separation * plan.numeric.epsilon, least
     )
+    return sum(error > plan.numeric.epsilon for error in errors.values())
 
 
 def _separation(reference: Any, labels: Sequence[str], prompt: Sequence[int]) -> float:

@@ -30,6 +30,7 @@ from lorafsm_sglang import OK
 
 LAST = 400  # tokens of the request that outlives its session and the claim
 _TRAIN_S = 300.0
+_WEIGHED = 10  # times in a row of publications
 
 
 def labels(publications: int) -> tuple[str, ...]:
@@ -48,6 +49,7 @@ class Stage:
     windows: list[Window] = field(factory=list)
     facts: dict[str, Any] = field(factory=dict)
     holds: list[Held] = field(factory=list)
+    weights: list[dict[str, Any]] = field(factory=list)
     default: str = ""
 
     @property
@@ -276,6 +278,18 @@ async def publish_in_a_row(stage: Stage) -> None:
         await stage.load.let_go(old)
         stage.holds = fresh
         await stage.retire(before)
+        await _weigh(stage, number)
         if number % 5 == 0:
             stage.place.context.progress(f"online: {number} of {plan.publications} publications in a row")
     stage.expect.expect("publications in a row", plan.publications, done)
+
+
+async def _weigh(stage: Stage, number: int) -> None:
+    """Note at times what engines and journal take by now, when nothing but the default is resident."""
+    if number % max(1, stage.place.context.plan.load.publications // _WEIGHED):
+        return
+    row: dict[str, Any] = {"publications": number}
+    for engine, process in stage.place.engines.processes.items():
+        row[f"{engine}, MiB"] = round(await asyncio.to_thread(process.memory_bytes) / 2**20, 1)
+    row["journal, KiB"] = round(stage.place.journal.stat().st_size / 2**10)
+    stage.weights.append(row)

@@ -214,6 +214,17 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
+def with_publications(plan: Plan, publications: int) -> Plan:
+    """The plan with so many publications in a row, each with a window of its own: a soak, or a shorter look.
+
+    `sha256` gets a + behind it: it is not the file's plan any more.  InvalidField below 1.
+    """
+    if publications < 1:
+        raise InvalidField("load.publications", "must be 1 or more")
+    load = attrs.evolve(plan.load, publications=publications, windows=publications)
+    return attrs.evolve(plan, load=load, sha256=f"{plan.sha256}+")
+
+
 def _consistent(plan: Plan) -> None:
     n = plan.numeric
     if plan.engine.count < 2:
@@ -335,4 +346,4 @@ def _plain(value: Any) -> Any:
     return value
 
 
-__all__ = ["PLANS", "Plan", "PlanMismatch", "check_engine", "read_plan"]
+__all__ = ["PLANS", "Plan", "PlanMismatch", "check_engine", "read_plan", "with_publications"]

@@ -20,7 +20,7 @@ from gpu_e2e.report.figures import shown
 from gpu_e2e.report.timeline import timeline
 
 CLAUSES = {"faults": "RFC 7.1", "numeric": "RFC 7.2", "kv": "RFC 7.2", "online": "RFC 7.3"}
-"""The sections that an acceptance needs."""
+"""The sections that an acceptance needs; `comparison` shows what other ways do, and is none of them."""
 
 _STATE = {True: "pass", False: "fail", None: "not run"}
 _CONDITION = {
@@ -141,10 +141,37 @@ def _tables(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
     return [
         ("Requests and tokens", list(curves.percentile_rows(online.get("measures", {})))),
         ("Longest time without progress", list(still)),
-        ("Time per phase", online.get("phases", [])),
-        *((f"{name}: every row", section.get("rows", [])) for name, section in sections.items()),
+        ("Time per phase, ms", online.get("phases", [])),
+        ("Memory and journal over the row of publications", online.get("memory", [])),
+        ("Other ways of publishing", _ways(sections)),
+        *(
+            (f"{name}: every row", section.get("rows", []))
+            for name, section in sections.items()
+            if name != "comparison"
+        ),
         ("Where it ran", [{"what": k, "value": v} for k, v in sections.get("environment", {}).items()]),
     ]
+
+
+def _ways(sections: Sections) -> list[Mapping[str, Any]]:
+    """The comparison, and beside it what the online part measured of the same; nothing where there is none."""
+    rows = list(sections.get("comparison", {}).get("rows", ()))
+    online = sections.get("online", {})
+    if not rows or not online:
+        return rows
+    gaps = online.get("gaps") or {}
+    published = [row["publication_ms"] for row in online.get("rows", ())]
+    ours = {
+        "way": "lorafsm",
+        "sessions": online.get("sessions"),
+        "answers": online.get("requests"),
+        "failed_requests": online.get("failed_requests"),
+        "aborted_tokens": online.get("aborted_tokens"),
+        "wrong_version": online.get("wrong_version"),
+        "largest_gap_ms": (gaps.get("publishing") or {}).get("max"),
+        "publication_ms": max(published, default=None),
+    }
+    return [*rows, ours]
 
 
 def verdict(report: Mapping[str, Any]) -> str:
