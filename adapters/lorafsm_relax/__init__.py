@@ -19,12 +19,15 @@ _WHERE = {
     "config_of": "arguments",
     "deployment_of": "arguments",
     "fill_arguments": "arguments",
+    "guarded_engines": "fleet",
     "guarded_seats": "fleet",
     "run_services": "fleet",
     "post_once": "generate",
     "sample_fields": "generate",
     "versioned_attempt": "shard",
     "versioned_payload": "generate",
+    "versioned_publication": "publication",
+    "wait_for_engines": "fleet",
 }
 
 __all__ = ["versioned_enabled", *sorted(_WHERE)]
