@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
-from attrs import define
+from attrs import define, field
 
 from gpu_e2e.recording import Recorder
 from gpu_e2e.services import Services
@@ -15,6 +15,7 @@ from lorafsm.orders import Begin
 from lorafsm.outcomes import Reserved
 from lorafsm_torch import Snapshot
 from lorafsm_torch.bucket_sender import BucketSender, Gives, Step
+from lorafsm_torch.deadlines import Deadlines
 from lorafsm_torch.sender import Lobby
 
 Kind: TypeAlias = Literal["torch", "store"]
@@ -31,6 +32,7 @@ class Transport:
     sender: BucketSender | None = None
     cap: int = CAP
     backend: str = "gloo"
+    deadlines: Deadlines = field(factory=Deadlines)
 
     def connect(self, services: Services, engines: Mapping[str, Gives], recorder: Recorder) -> None:
         """Let the publisher's SendBucket orders reach these engines."""
@@ -44,7 +46,9 @@ class Transport:
             entry["start"], entry["end"] = recorder.at(step.start), recorder.at(step.end)
 
         apply, clock = services.apply, services.clock
-        self.sender = BucketSender(Lobby(), engines, apply, clock, cap=self.cap, backend=self.backend, told=told)
+        self.sender = BucketSender(
+            Lobby(), engines, apply, clock, cap=self.cap, backend=self.backend, deadlines=self.deadlines, told=told
+        )
         services.send = self.sender.send
 
     def plan(self, snapshot: Snapshot) -> Plan:

@@ -24,6 +24,7 @@ from lorafsm.identity import VersionKey, lora_name
 from lorafsm.records import Config
 from lorafsm_sglang import EnginePort
 from lorafsm_sglang.guard import GuardedEngine
+from lorafsm_torch.deadlines import Deadlines
 
 
 @define
@@ -65,7 +66,8 @@ def _journal(engines: Engines) -> Path:
 async def deployment(context: Context, section: str, registry: hosting.Kind = "local") -> AsyncIterator[Deployment]:
     """Fresh engines that proved their guard, joined to a new registry in which nothing is published."""
     plan, incarnations = context.plan, dict[str, int]()
-    transport = Transport("torch", cap=plan.transport.bucket_cap, backend=plan.transport.backend)
+    limits = Deadlines(broadcast=plan.deadlines.bucket_s, receive=plan.deadlines.bucket_s)
+    transport = Transport("torch", cap=plan.transport.bucket_cap, backend=plan.transport.backend, deadlines=limits)
     async with context.engines(section) as engines:
         config = Config(base_fingerprint=context.base)
         with hosting.hosted(registry, _journal(engines), config, engines.epoch) as client:

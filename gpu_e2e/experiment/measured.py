@@ -98,6 +98,11 @@ def _conditions(stage: Stage, still: dict[str, float]) -> None:
     except InvalidField as error:
         said = str(error)
     expect.expect("windows with and without a publication", "interleaved", said)
+    limits = {"begin": plan.deadlines.begin_s, "bucket": plan.deadlines.bucket_s, "end": plan.deadlines.end_s}
+    for row in phases(stage.recorder):
+        if row["phase"] in limits:
+            what = f"longest {row['phase']} on {row['engine']}, s"
+            expect.at_most(what, limits[row["phase"]], row["max"] / 1000)
     for engine in stage.place.fleet.ports:
         taken = [row[f"{engine}, MiB"] for row in stage.weights]
         if len(taken) >= _LEAST_WEIGHED:
