@@ -58,47 +58,38 @@ class Stored:
 
 
 @frozen
-class Pair:
-    """Two guarded engines with one store: one whose cache knows sessions, one whose cache does not."""
+class House:
+    """A guarded engine whose cache knows sessions, and two versions in its store."""
 
     process: EngineProcess
-    plain: EngineProcess
     token: str
     a: Stored
     b: Stored
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Started together, stopped by pid."""
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Started once, stopped by pid."""
     if missing := [name for name in ("transformers", "psutil", "sglang") if importlib.util.find_spec(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
     folder = tmp_path_factory.mktemp("session-cache")
     model, token = write_model(folder / "model"), secrets.token_hex(16)
     store = ArtifactStore(folder / "store")
 
-    def engine(name: str, *more: str) -> EngineProcess:
-        environment = guard_environment(
-            cpu_environment(),
-            name,
-            EPOCH,
-            store=folder / "store",
-            host=folder / f"host-{name}",
-            token_file=write_token(folder / f"token-{name}", token),
-        )
-        flags = [*cpu_flags(model, max_total_tokens=POOL, context_length=POOL), *more]
-        return EngineProcess(name, flags, environment, folder / f"{name}.log", module="lorafsm_sglang.serve")
-
-    process, plain = engine("E0", "--enable-session-radix-cache"), engine("E1")
-    try:
-        for each in (process, plain):
-            each.start()
+    environment = guard_environment(
+        cpu_environment(),
+        "E0",
+        EPOCH,
+        store=folder / "store",
+        host=folder / "host",
+        token_file=write_token(folder / "token", token),
+    )
+    flags = [*cpu_flags(model, max_total_tokens=POOL, context_length=POOL), "--enable-session-radix-cache"]
+    process = EngineProcess("E0", flags, environment, folder / "E0.log", module="lorafsm_sglang.serve")
+    with process:
         a, b = (_store(store, number, fixture) for number, fixture in ((1, "A"), (2, "B")))
-        wait_all_ready((process, plain), DEADLINE_S)
-        yield Pair(process, plain, token, a, b)
-    finally:
-        for each in (process, plain):
-            each.stop()
+        wait_all_ready((process,), DEADLINE_S)
+        yield House(process, token, a, b)
 
 
 def _store(store: ArtifactStore, number: int, fixture: str) -> Stored:
@@ -152,23 +143,15 @@ async def client_of(process: EngineProcess, token: str) -> AsyncIterator[Client]
 
 
 @pytest.fixture
-async def engine(pair: Pair) -> AsyncIterator[Client]:
+async def engine(house: House) -> AsyncIterator[Client]:
     """The engine whose cache knows sessions; both versions are there, and its cache is empty."""
-    asking = GuardedEngine(engine="E0", incarnation=0, url=pair.process.url, token=pair.token, clock=lambda: 0)
+    asking = GuardedEngine(engine="E0", incarnation=0, url=house.process.url, token=house.token, clock=lambda: 0)
     incarnation = (await asking.attest()).incarnation
-    for number, version in enumerate((pair.a, pair.b), 1):
+    for number, version in enumerate((house.a, house.b), 1):
         load = version.order(incarnation, number)
         assert isinstance(await evolve(asking, incarnation=incarnation).carry_out(load), ev.RepairReady)
     await asking.aclose()
-    async for client in client_of(pair.process, pair.token):
-        await client.http.post("/flush_cache")
-        yield client
-
-
-@pytest.fixture
-async def plain(pair: Pair) -> AsyncIterator[Client]:
-    """The engine whose cache knows none."""
-    async for client in client_of(pair.plain, pair.token):
+    async for client in client_of(house.process, house.token):
         await client.http.post("/flush_cache")
         yield client
 
@@ -187,8 +170,8 @@ def code_of(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["message"]).partition(":")[0]
 
 
-async def test_a_protected_prefix_survives_pressure_that_evicts_a_younger_one(engine: Client, pair: Pair, session):
-    name = pair.a.lora_name
+async def test_a_protected_prefix_survives_pressure_that_evicts_a_younger_one(engine: Client, house: House, session):
+    name = house.a.lora_name
     engine_id = await engine.sessions.open(session, name)
     assert await engine.cached(1, name, engine_id) == 0
     assert await engine.cached(2, name) == 0
@@ -197,15 +180,16 @@ async def test_a_protected_prefix_survives_pressure_that_evicts_a_younger_one(en
     assert await engine.cached(2, name) == 0
 
 
-async def test_without_sessions_the_same_requests_evict_the_older_one(plain: Client):
-    assert await plain.cached(1, None) == 0
-    assert await plain.cached(2, None) == 0
-    await plain.press(10, None)
-    assert await plain.cached(1, None) == 0
+async def test_without_sessions_the_same_requests_evict_the_older_one(engine: Client, house: House):
+    name = house.a.lora_name
+    assert await engine.cached(1, name) == 0
+    assert await engine.cached(2, name) == 0
+    await engine.press(10, name)
+    assert await engine.cached(1, name) == 0
 
 
-async def test_closing_keeps_the_kv_and_drops_the_protection(engine: Client, pair: Pair, session):
-    name = pair.a.lora_name
+async def test_closing_keeps_the_kv_and_drops_the_protection(engine: Client, house: House, session):
+    name = house.a.lora_name
     engine_id = await engine.sessions.open(session, name)
     await engine.cached(1, name, engine_id)
     assert await engine.sessions.close(session) is Code.OK
@@ -215,9 +199,9 @@ async def test_closing_keeps_the_kv_and_drops_the_protection(engine: Client, pai
     assert await engine.cached(1, name) == 0
 
 
-async def test_a_request_after_the_close_cannot_open_the_session_again(engine: Client, pair: Pair, session):
+async def test_a_request_after_the_close_cannot_open_the_session_again(engine: Client, house: House, session):
     """SGLang by itself lets it: whatever has no generation gets one."""
-    name = pair.a.lora_name
+    name = house.a.lora_name
     engine_id = await engine.sessions.open(session, name)
     await engine.cached(1, name, engine_id)
     await engine.sessions.close(session)
@@ -232,35 +216,21 @@ async def test_a_request_after_the_close_cannot_open_the_session_again(engine: C
     assert await engine.cached(1, name, await engine.sessions.open(again, name)) == 0
 
 
-async def test_a_session_needs_no_open_and_stays_with_its_version(engine: Client, pair: Pair, session):
+async def test_a_session_needs_no_open_and_stays_with_its_version(engine: Client, house: House, session):
     engine_id = engine_session_id(session)
-    await engine.cached(1, pair.a.lora_name, engine_id)
-    assert code_of(await engine.generate(1, pair.b.lora_name, engine_id)) == "SESSION_VERSION"
+    await engine.cached(1, house.a.lora_name, engine_id)
+    assert code_of(await engine.generate(1, house.b.lora_name, engine_id)) == "SESSION_VERSION"
     with pytest.raises(SessionRefused) as caught:
-        await engine.sessions.open(session, pair.b.lora_name)
+        await engine.sessions.open(session, house.b.lora_name)
     assert caught.value.code == Code.OPERATION_CONFLICT
-    assert await engine.sessions.open(session, pair.a.lora_name) == engine_id
-    await engine.cached(2, pair.a.lora_name)
-    await engine.press(10, pair.a.lora_name)
-    assert await engine.cached(1, pair.a.lora_name, engine_id) >= LENGTH - 1, "the second open changed nothing"
+    assert await engine.sessions.open(session, house.a.lora_name) == engine_id
+    await engine.cached(2, house.a.lora_name)
+    await engine.press(10, house.a.lora_name)
+    assert await engine.cached(1, house.a.lora_name, engine_id) >= LENGTH - 1, "the second open changed nothing"
 
 
-async def test_where_the_engine_has_no_session_cache_everybody_is_told(plain: Client, session):
-    """Never a silent no-op: SGLang by itself takes the `session_id` and protects nothing."""
-    calls = (
-        plain.sessions.open(session, None),
-        plain.sessions.close(session),
-        plain.sessions.end_owner(EPOCH, "trainer-0"),
-    )
-    for call in calls:
-        with pytest.raises(SessionRefused, match="--enable-session-radix-cache") as caught:
-            await call
-        assert caught.value.code == "SESSION_CACHE_OFF"
-    assert code_of(await plain.generate(1, None, engine_session_id(session))) == "SESSION_CACHE_OFF"
-
-
-async def test_only_ids_of_ours_name_sessions_of_managed_versions(engine: Client, pair: Pair, session):
-    assert code_of(await engine.generate(1, pair.a.lora_name, "somebody")) == "SESSION_ID"
+async def test_only_ids_of_ours_name_sessions_of_managed_versions(engine: Client, house: House, session):
+    assert code_of(await engine.generate(1, house.a.lora_name, "somebody")) == "SESSION_ID"
     for wrong in (
         "lorafsm/",
         "lorafsm/g1/trainer-0/-1",
@@ -268,7 +238,7 @@ async def test_only_ids_of_ours_name_sessions_of_managed_versions(engine: Client
         "lorafsm/g1//1",
         "lorafsm/g1/a/b/1",
     ):
-        assert code_of(await engine.generate(1, pair.a.lora_name, wrong)) == "SESSION_ID"
+        assert code_of(await engine.generate(1, house.a.lora_name, wrong)) == "SESSION_ID"
     assert await engine.cached(1, None, "somebody") == 0, "the base model's are SGLang's own affair"
     for route, more in (("open", {"capacity_of_str_len": 1}), ("close", {})):
         answer = await engine.http.post(f"/{route}_session", json={"session_id": engine_session_id(session), **more})
@@ -286,8 +256,8 @@ async def test_only_ids_of_ours_name_sessions_of_managed_versions(engine: Client
         ("end_owner", {"epoch": "g 1", "owner": "o"}, "epoch"),
     ],
 )
-async def test_malformed_calls_are_refused_by_name(engine: Client, pair: Pair, route: str, body: dict, field: str):
-    answer = await engine.http.post(f"/lorafsm/sessions/{route}", json=body, headers={TOKEN_HEADER: pair.token})
+async def test_malformed_calls_are_refused_by_name(engine: Client, house: House, route: str, body: dict, field: str):
+    answer = await engine.http.post(f"/lorafsm/sessions/{route}", json=body, headers={TOKEN_HEADER: house.token})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
     unsigned = await engine.http.post(f"/lorafsm/sessions/{route}", json=body)
     assert unsigned.status_code == 401

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 REQUESTS, PUBLICATIONS = (int(n) for n in os.environ.get("LORAFSM_STRESS", "240,6").split(","))
 
 PHASES = ("before begin", "PREPARED", "armed", "received", "loading", "READY", "committed", "unloading")
-IN_THE_SUITE = ("loading", "unloading")  # each costs one start of an engine
+IN_THE_SUITE = ("unloading",)  # each costs one start of an engine; `make test-long` sees them all
 ALL_KILLS = "LORAFSM_KILLS"
 
 Needed = tuple[VersionKey, Baseline]
