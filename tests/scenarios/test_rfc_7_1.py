@@ -148,7 +148,7 @@ def test_row_5_bind_and_close_cancelled_and_complete_at_once():
 def test_row_6_native_request_refcount():
     """ "SGLang's native request refcount."  Should be seen: "r1 and r2 use A at once; when r1 ends by 500/503 the
     count goes from 2 to 1; failure before dispatch, disconnect, abort and a repeated terminal release only once."
-    On real parts: tests/adapters/test_guard_tokenizer.py, tests/engines/guard/test_guarded.py.
+    On real parts: tests/adapters/test_guard_tokenizer.py, tests/engines/guard/test_guarded_requests.py.
     """
     desk = Desk()
     desk.boot("A", 1)
