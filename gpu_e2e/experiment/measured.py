@@ -140,12 +140,12 @@ def publications(stage: Stage) -> list[dict[str, Any]]:
     raw = transfer.raw_s(nbytes, plan.transport.bucket_cap, len(stage.place.fleet.ports))
     rows = []
     for number, window in enumerate(shown, 1):
-        load, probe = (_longest(recorder, f"V{number}", op) for op in ("load", "probe"))
+        load, probe = (_longest(recorder, f"{number:02d}", op) for op in ("load", "probe"))
         least = raw + load + probe + ALLOWANCE_S
         length = window.end - window.start
         rows.append(
             {
-                "version": f"V{number}",
+                "version": f"{number:02d}",
                 "publication_ms": round(length * 1000, 1),
                 "raw_transfer_ms": round(raw * 1000, 2),
                 "load_ms": round(load * 1000, 1),

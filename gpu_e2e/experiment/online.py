@@ -8,6 +8,8 @@ beside an equal window without one; then an engine is killed and repaired, and t
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +37,12 @@ _WEIGHED = 10  # times in a row of publications
 
 def labels(publications: int) -> tuple[str, ...]:
     """The versions in the order of their ids: the acts' own, the row's, and one after the repair."""
-    return ("A", "X", "B", "C", *(f"V{i}" for i in range(1, publications + 1)), "R")
+    return ("A", "X", "B", "C", *map(in_row, range(1, publications + 1)), "R")
+
+
+def in_row(number: int) -> str:
+    """The label of a version of the row, from 1 on: short, since the timeline's chips are."""
+    return f"{number:02d}"
 
 
 @define
@@ -118,6 +125,11 @@ async def run(context: Context) -> dict[str, dict[str, Any]]:
         stage = Stage(place, load)
         try:
             await _acts(stage)
+            stage.expect.expect("the acts came to their end", True, True)
+        except Exception as error:  # what was seen until then is worth a report, which then says this
+            traceback.print_exc(file=sys.stderr)
+            said = f"{type(error).__name__}: {error}"[:400]
+            stage.expect.expect("the acts came to their end", True, said)
         finally:
             await load.let_go(stage.holds)
             await load.stop()
@@ -268,7 +280,7 @@ async def publish_in_a_row(stage: Stage) -> None:
         start = recorder.now()
         await asyncio.sleep(length)
         quiet = Window("quiet", start, recorder.now())
-        before, state = stage.default, await stage.publish(f"V{number}")
+        before, state = stage.default, await stage.publish(in_row(number))
         if state is not VersionState.PUBLISHED:
             break
         window = Window("publishing", *recorder.publishing[-1])

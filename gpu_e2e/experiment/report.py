@@ -22,6 +22,7 @@ from gpu_e2e.report.timeline import timeline
 CLAUSES = {"faults": "RFC 7.1", "numeric": "RFC 7.2", "kv": "RFC 7.2", "online": "RFC 7.3"}
 """The sections that an acceptance needs; `comparison` shows what other ways do, and is none of them."""
 
+_SHOWN_OF_ROW = 3
 _STATE = {True: "pass", False: "fail", None: "not run"}
 _CONDITION = {
     "type": "object",
@@ -125,7 +126,7 @@ def render(report: Mapping[str, Any]) -> str:
         style=Markup(style),  # noqa: S704 - our own file
         verdict=verdict(report),
         figures=[(name, value, str(GOALS[name]), states[name]) for name, value in report["figures"].items()],
-        timeline=Markup(timeline(online)),  # noqa: S704 - built and escaped as a tree
+        timeline=Markup(timeline(_acts(online))),  # noqa: S704 - built and escaped as a tree
         pictures=[
             # matplotlib escapes what it writes.
             ("With and without a publication", Markup(curves.distributions(online.get("measures", {})))),  # noqa: S704
@@ -151,6 +152,22 @@ def _tables(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
         ),
         ("Where it ran", [{"what": k, "value": v} for k, v in sections.get("environment", {}).items()]),
     ]
+
+
+def _acts(online: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the timeline can show: everything up to the third publication of the row; more would hide the acts."""
+    ends = [end for kind, _, end in online.get("windows", ()) if kind == "publishing"]
+    if len(ends) <= _SHOWN_OF_ROW:
+        return online
+    last = ends[_SHOWN_OF_ROW - 1]
+
+    def cut(spans: Any) -> list[dict[str, Any]]:
+        return [{**span, "end": min(span["end"], last)} for span in spans if span["start"] < last]
+
+    versions = [{**version, "spans": cut(version["spans"])} for version in online["versions"]]
+    sessions = [{**s, "turns": cut(s["turns"])} for s in cut(online["session_spans"])]
+    shown = {"versions": [v for v in versions if v["spans"]], "session_spans": sessions}
+    return {**online, **shown, "operations": cut(online["operations"])}
 
 
 def _ways(sections: Sections) -> list[Mapping[str, Any]]:

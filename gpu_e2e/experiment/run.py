@@ -11,13 +11,15 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gpu_e2e.checks import Expectations
 from gpu_e2e.experiment import baselines, comparison, kv, numeric, online, profiles
 from gpu_e2e.experiment.context import Context
 from gpu_e2e.experiment.deployment import deployment
@@ -95,25 +97,40 @@ def run(context: Context, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
 
 
 async def play(context: Context, sections: Sequence[str]) -> dict[str, Any]:
-    """Play the sections one after another, each on engines of its own; returns each one's results by name."""
+    """Play the sections one after another, each on engines of its own; returns each one's results by name.
+
+    A section that breaks off says so as a condition, and the others are played; an engine that does not start, or is
+    not as planned, ends the run.
+    """
     found: dict[str, Any] = {}
-    exact = {"numeric", "kv"} & set(sections)
+    exact = [name for name in ("numeric", "kv") if name in sections]
     if exact or "comparison" in sections:
         context.progress("baselines: A only and B only, in clean processes")
         async with context.clean_engines(baselines.LETTERS) as ports:
             base = await baselines.make(context, ports)
             if "comparison" in sections:  # last: these engines are clean no longer
-                found["comparison"] = await comparison.run(context, ports)
+                found["comparison"] = await _tried(context, "comparison", comparison.run(context, ports))
     if exact:
         context.progress("numbers and KV: fresh guarded engines")
         async with deployment(context, "exact") as stage:
             # The KV experiments need both versions, which the numeric scene publishes; their prefixes are their own.
-            found["numeric"] = await numeric.run(context, base, stage)
-            if "kv" in sections:
-                found["kv"] = await kv.run(context, base, stage)
+            found["numeric"] = await _tried(context, "numeric", numeric.run(context, base, stage))
+            if "kv" in sections and "rows" in found["numeric"]:
+                found["kv"] = await _tried(context, "kv", kv.run(context, base, stage))
     if "online" in sections:
         found |= await online.run(context)
     return found
+
+
+async def _tried(context: Context, name: str, section: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await section
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        expect = Expectations()
+        expect.expect(f"section {name} came to its end", True, f"{type(error).__name__}: {error}"[:400])
+        context.progress(f"{name} broke off: {error}")
+        return {"ok": False, "conditions": expect.rows}
 
 
 def dry_run(plan: Plan, out: Path) -> dict[str, Any]:

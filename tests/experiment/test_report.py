@@ -123,3 +123,30 @@ def test_a_log_without_an_access_line_proves_nothing(tmp_path: Path) -> None:
     log.write_text("started\n")
     with pytest.raises(AccessLogError):
         pauses([log])
+
+
+def test_the_comparison_stands_beside_what_the_online_part_measured(tmp_path: Path) -> None:
+    found = sections()
+    found["comparison"] = {"ok": True, "conditions": [], "rows": [{"way": "overwrite", "publication_ms": 7.0}]}
+    found["online"]["rows"] = [{"version": "01", "publication_ms": 321.5}, {"version": "02", "publication_ms": 300.0}]
+    write(found, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "Other ways of publishing" in page
+    assert "321.5" in page.split("Other ways of publishing")[1].split("</table>")[0]
+
+
+def test_the_timeline_shows_the_acts_and_not_a_long_row(tmp_path: Path) -> None:
+    found = sections()
+    spans = [{"state": "LOADING", "start": 0.0, "end": 1.0}, {"state": "PUBLISHED", "start": 1.0, "end": 90.0}]
+    late = [{"state": "LOADING", "start": 50.0, "end": 51.0}]
+    found["online"] |= {
+        "windows": [["publishing", float(n), n + 0.5] for n in range(5, 50)],
+        "versions": [{"name": "A", "key": "o-1", "spans": spans}, {"name": "40", "key": "o-44", "spans": late}],
+        "session_spans": [],
+        "operations": [],
+    }
+    write(found, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "version 1" in page
+    assert "version 44" not in page
+    assert json.loads((tmp_path / "report.json").read_text())["sections"]["online"]["versions"][1]["name"] == "40"

@@ -83,7 +83,7 @@ def test_numbers_and_kv_are_of_every_session_engine_and_kind(report):
 def test_publications_and_quiet_windows_take_turns(report):
     online = report["sections"]["online"]
     assert [kind for kind, _, _ in online["windows"]] == ["quiet", "publishing"] * PUBLICATIONS
-    assert [row["version"] for row in online["rows"]] == [f"V{n}" for n in range(1, PUBLICATIONS + 1)]
+    assert [row["version"] for row in online["rows"]] == [f"{n:02d}" for n in range(1, PUBLICATIONS + 1)]
     for measure in online["measures"].values():
         assert measure["publishing"]
         assert measure["quiet"]
