@@ -32,6 +32,21 @@ PROMISED = {
     "actor.bind.p99_ratio",
     "actor.bind_batch.per_s",
     "actor.sessions_1e5.rss_growth_mib",
+    "transfer.10MB.ratio",
+    "transfer.100MB.ratio",
+    "transfer.1GB.ratio",
+    "transfer.1GB.with_digest_ratio",
+    "digest.ratio",
+    "transfer.peak_memory_ratio",
+    "transfer.arm_ms",
+    "kv.evict_one.1e5.us",
+    "kv.evict_one.flatness",
+    "kv.insert.ratio",
+    "kv.match.ratio",
+    "kv.register.ratio",
+    "kv.close.ratio",
+    "kv.hit_rate.sessions_on",
+    "kv.hit_rate.all_leaked",
 }
 
 

@@ -1,4 +1,6 @@
-"""Ours beside the original, trace by trace, in one process: `python -m tests.kv.compare victims|window|rates SEEDS`.
+"""Ours beside the original, trace by trace, in one process: `python -m tests.kv.compare WHAT FIRST AFTER`.
+
+WHAT is victims, window, states or rates; seeds FIRST to AFTER - 1.
 
 Prints one JSON line per comparison. The CPU stand-ins must be on PYTHONPATH; `run` starts it so.
 """
@@ -94,6 +96,27 @@ def window_victims(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         }
 
 
+STATES = 8
+
+
+def state_victims(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The same of a model with recurrent states: a pool of slots and one of states."""
+    from tests.kv.original_states import OurStates, TheirStates
+
+    for seed in seeds:
+        trace = agentic(evolve(SMALL, seed=seed))
+        theirs = TheirStates(FULL_SLOTS, STATES)
+        mine = OurStates(FULL_SLOTS, STATES)
+        served = [(theirs.serve(request), mine.serve(request)) for request in trace.requests]
+        names = [name for a, _ in served for name, _ in a[1]]
+        yield {
+            "seed": seed,
+            "full": names.count("full"),
+            "state": names.count("mamba"),
+            "different": sum(a != b for a, b in served),
+        }
+
+
 def rates(
     seeds: Sequence[int], settings: Sequence[tuple[int, float, float]] = SETTINGS, *, original: bool = True
 ) -> Iterator[dict[str, Any]]:
@@ -121,7 +144,7 @@ def main(what: str, first: str, after: str, *settings: str) -> None:
     """Compare and print."""
     seeds = range(int(first), int(after))
     chosen = [SETTINGS[int(number)] for number in settings] or SETTINGS
-    lines = {"victims": victims, "window": window_victims}
+    lines = {"victims": victims, "window": window_victims, "states": state_victims}
     for line in lines[what](seeds) if what in lines else rates(seeds, chosen):
         print(json.dumps(line), flush=True)
 

@@ -45,18 +45,56 @@ class OurWindow:
                 victims += cache.evict(short, component).victims
         if any(lacking > self.sizes[c] - cache.tree.used[c] for c in (FULL, SWA)):
             cache.unlock(lock)
-            return None, _named(victims)
+            return None, named(victims)
         stored = cache.insert(tokens, window_from=max(match.length, len(tokens) - self.window))
         cache.unlock(lock)
         assert isinstance(stored, Inserted)
-        return match.length, _named(victims)
+        return match.length, named(victims)
 
 
-def _named(victims) -> tuple[tuple[str, int], ...]:
+def named(victims) -> tuple[tuple[str, int], ...]:
     return tuple((victim.component, victim.last) for victim in victims)
 
 
-class TheirWindow(Original):
+class Watched(Original):
+    """The original with two components, whose victims are noted."""
+
+    def watch(self, component: ComponentType, name: str) -> None:
+        """Note the last token of every leaf that goes, and of every node that loses its share of `component` alone."""
+        self.named: list[tuple[str, int]] = []
+        core = self.cache.tree_core
+        leaf, detach = core.evict_device_leaf, core._evict_component_and_detach_lru
+        other = self.cache.components[component]
+        start, end = other._evict_device_start, other._evict_device_end
+        trigger = ["full"]
+
+        def started(count):
+            trigger[0] = name
+            return start(count)
+
+        def ended():
+            trigger[0] = "full"
+            return end()
+
+        def leaf_goes(node_id, is_write_back):
+            node = core.node_by_id(node_id)
+            self.named.append((trigger[0], node.key.token_ids[len(node.key) - 1]))
+            trigger.append("leaf")
+            try:
+                return leaf(node_id, is_write_back)
+            finally:
+                trigger.pop()
+
+        def detached(node, component, *args, **kwargs):
+            if trigger[-1] == name and component is other:
+                self.named.append((name, node.key.token_ids[len(node.key) - 1]))
+            return detach(node, component, *args, **kwargs)
+
+        core.evict_device_leaf, core._evict_component_and_detach_lru = leaf_goes, detached
+        other._evict_device_start, other._evict_device_end = started, ended
+
+
+class TheirWindow(Watched):
     """The same, driven as the scheduler does: slots out of the window are freed before the insert."""
 
     def __init__(self, full: int, swa: int, window: int) -> None:
@@ -85,41 +123,7 @@ class TheirWindow(Original):
                 tree_core_backend="python",
             )
         )
-        self.named: list[tuple[str, int]] = []
-        self._watch_both()
-
-    def _watch_both(self) -> None:
-        """Note the last token of every leaf that goes, and of every node that loses its window KV alone."""
-        core = self.cache.tree_core
-        leaf, detach = core.evict_device_leaf, core._evict_component_and_detach_lru
-        swa = self.cache.components[ComponentType.SWA]
-        start, end = swa._evict_device_start, swa._evict_device_end
-        trigger = ["full"]
-
-        def started(count):
-            trigger[0] = "swa"
-            return start(count)
-
-        def ended():
-            trigger[0] = "full"
-            return end()
-
-        def leaf_goes(node_id, is_write_back):
-            node = core.node_by_id(node_id)
-            self.named.append((trigger[0], node.key.token_ids[len(node.key) - 1]))
-            trigger.append("leaf")
-            try:
-                return leaf(node_id, is_write_back)
-            finally:
-                trigger.pop()
-
-        def detached(node, component, *args, **kwargs):
-            if trigger[-1] == "swa" and component is swa:
-                self.named.append(("swa", node.key.token_ids[len(node.key) - 1]))
-            return detach(node, component, *args, **kwargs)
-
-        core.evict_device_leaf, core._evict_component_and_detach_lru = leaf_goes, detached
-        swa._evict_device_start, swa._evict_device_end = started, ended
+        self.watch(ComponentType.SWA, "swa")
 
     def serve(self, request: Request) -> Served:
         tokens = request.prompt + request.output

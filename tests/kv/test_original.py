@@ -26,6 +26,13 @@ def test_with_a_sliding_window_both_evict_the_same_of_both_components_in_the_sam
     assert [row for row in seen if row["different"]] == []
 
 
+def test_with_recurrent_states_both_evict_the_same_of_both_components_in_the_same_order():
+    seen = compare.run("states", "0", "20")
+    assert len(seen) == 20
+    assert all(row["full"] > 50 and row["state"] > 30 for row in seen)
+    assert [row for row in seen if row["different"]] == []
+
+
 @pytest.mark.slow
 def test_with_sessions_on_ours_hits_as_often_and_far_more_often_where_nobody_closes():
     """Two of the twelve settings, on two seeds: all closed, and none closed."""
