@@ -88,13 +88,13 @@ TargetRecord ==
      buckets_done : 0..Buckets,
      seq : AnswerSeq \cup {-1, 0}]               \* of the engine's latest answer about it
 
-AttemptRecord ==
+AttemptRecord(engines_of_it) ==
     [key : Version,
      token : Token,                        \* its driver's
      state : {"OPEN", "COMMITTED", "ABORTED", "CLEAN"},
      revision : Nat,                       \* of the default, at reserve
      driver_until : Nat,
-     targets : UNION {[es -> TargetRecord] : es \in SUBSET Engine},
+     targets : [engines_of_it -> TargetRecord],
      authorized : 0..Buckets,              \* buckets whose broadcast was permitted
      taken_over : BOOLEAN]
 
@@ -107,11 +107,10 @@ OwnerRecord ==
      lease_until : Nat,
      sessions : [Sequence -> SessionRecord]]
 
-ReclaimRecord ==
+ReclaimRecord(engines_of_it) ==
     [state : {"NONE", "OPEN", "DONE"},
      key : Version \cup {NoVersion},
-     unloads : UNION {[es -> [incarnation : Incarnation, state : {"ORDERED", "UNKNOWN", "UNLOADED"}]]
-                      : es \in SUBSET Engine}]
+     unloads : [engines_of_it -> [incarnation : Incarnation, state : {"ORDERED", "UNKNOWN", "UNLOADED"}]]]
 
 RepairRecord ==
     [key : Version, engine : Engine, incarnation : Incarnation,
@@ -137,9 +136,13 @@ TypeOK ==
     /\ \A e \in Engine : engines[e] \in EngineRecord
     /\ DOMAIN attempts \cap DOMAIN repairs = {}
     /\ DOMAIN attempts \cup DOMAIN repairs = 1..(next_number - 1)
-    /\ \A n \in DOMAIN attempts : attempts[n] \in AttemptRecord
+    /\ \A n \in DOMAIN attempts :
+           /\ DOMAIN attempts[n].targets \subseteq Engine
+           /\ attempts[n] \in AttemptRecord(DOMAIN attempts[n].targets)
     /\ \A n \in DOMAIN repairs : repairs[n] \in RepairRecord
-    /\ \A c \in ReclaimId : reclaims[c] \in ReclaimRecord
+    /\ \A c \in ReclaimId :
+           /\ DOMAIN reclaims[c].unloads \subseteq Engine
+           /\ reclaims[c] \in ReclaimRecord(DOMAIN reclaims[c].unloads)
     /\ tokens \in [Token -> DOMAIN attempts \cup {NoNumber}]
     /\ rollbacks \subseteq Operation
     /\ next_number \in Nat \ {0}
