@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HALF, AGAIN, FAILED, LATE, RACES, COUNTS, PINNED, CAPACITY, EXACT = (f"7.1.{row}" for row in range(1, 10))
 """The rows of RFC 7.1's table, in order."""
 
-_LONG = 256  # tokens of a request that is watched while it runs
+_LONG = 96  # tokens of a request that is watched while it runs
 _WAITERS = 8
 _CLOSED = (None, SessionState.CLOSED)  # a closed session may be forgotten
 

@@ -17,6 +17,8 @@ from lorafsm.errors import LoraFsmError
 
 _FULL = 640  # tokens of a held session, from which on it keeps its opening and the end
 _KEPT = 128
+_TOOL_S = 0.1  # of a held session, between its turns: engines that never rest would measure the machine
+_MOST = 16  # sessions at a time; an arrival beyond that is turned away, as a router does, before it is a session
 
 
 @define
@@ -41,6 +43,7 @@ class Load:
     request_s: float
     closed_to: set[str] = field(factory=set)
     arrived: int = 0
+    turned_away: int = 0
     _sessions: set[asyncio.Task[None]] = field(factory=set)
     _arrivals: asyncio.Task[None] | None = None
 
@@ -56,17 +59,28 @@ class Load:
             self._arrivals = None
         await asyncio.gather(*self._sessions)
 
+    def drop(self, held: Sequence[Held] = ()) -> None:
+        """End all of it at once; requests that are out are left to their engines."""
+        for task in (*self._sessions, *(each.task for each in held), *((self._arrivals,) if self._arrivals else ())):
+            task.cancel()
+
     async def _arrive(self) -> None:
         loop = asyncio.get_running_loop()
         began, first = loop.time(), self.arrived
         while True:
             open_ = [engine for engine in self.engines if engine not in self.closed_to]
-            name = f"n{self.arrived}"
-            task = asyncio.create_task(self._session(name, open_[self.arrived % len(open_)]), name=name)
-            self._sessions.add(task)
-            task.add_done_callback(self._sessions.discard)
+            if len(self._sessions) < _MOST:
+                self._joined(open_[self.arrived % len(open_)])
+            else:
+                self.turned_away += 1
             self.arrived += 1
             await asyncio.sleep(max(0.0, began + (self.arrived - first) / self.plan.arrival_per_s - loop.time()))
+
+    def _joined(self, engine: str) -> None:
+        name = f"n{self.arrived}"
+        task = asyncio.create_task(self._session(name, engine), name=name)
+        self._sessions.add(task)
+        task.add_done_callback(self._sessions.discard)
 
     async def _session(self, name: str, engine: str) -> None:
         person = Conversation(self.cast, name, engine, token_ids(name, self.plan.prompt_tokens))
@@ -114,6 +128,7 @@ class Load:
                 return
             if len(person.history) > _FULL:
                 person.history = person.history[: self.plan.prompt_tokens] + person.history[-_KEPT:]
+            await asyncio.sleep(_TOOL_S)
 
     async def let_go(self, held: Sequence[Held], *, close: bool = True) -> None:
         """The turns under way end, no other begins; then the sessions close, unless they are wanted for more."""

@@ -56,6 +56,7 @@ def section(stage: Stage, registry: str) -> dict[str, Any]:
         "registry": registry,
         "sessions": len(recorder.sessions),
         "requests": len(answers),
+        "turned_away": stage.load.turned_away,
         "failures": stage.cast.failures,
         "failed_requests": len(stage.cast.failures),
         "aborted_tokens": 0 if not stage.cast.failures else None,  # what failed is not counted by tokens
