@@ -11,9 +11,10 @@ from attrs import evolve
 
 from lorafsm import registry as rules
 from lorafsm.errors import InvalidField, LoraFsmError
-from lorafsm.events import BindFirst, Commit, Heartbeat, Open, OwnerUp
+from lorafsm.events import BindFirst, Commit, Heartbeat, Open, OwnerUp, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.lifecycle import VersionState
+from lorafsm.manifest import Plan
 from lorafsm.outcomes import Code, Done, Refusal
 from lorafsm.records import Config, Registry, new_registry
 from lorafsm.registry import Step
@@ -71,6 +72,17 @@ def test_a_life_goes_on_where_it_stopped(path: Path):
     with Journal.read(path) as journal:
         assert [row.event for row in journal.rows()] == events
         assert [row.number for row in journal.rows()] == list(range(1, len(events) + 1))
+
+
+@pytest.mark.parametrize("snapshot_every", [0, 3])
+def test_a_version_counter_that_went_back_is_refused_after_recovery(path: Path, snapshot_every: int):
+    """A trainer that comes back from an old checkpoint; the registry came back from its rows, or from a snapshot."""
+    lived(path, snapshot_every)
+    skipped = Reserve(key=VersionKey(EPOCH, 0), digest="0" * 64, plan=Plan(0, "f" * 64), token="again")
+    with JournaledRegistry.open(path, CONFIG, EPOCH) as host:
+        refused = host.apply(skipped)
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.field) == (Code.VERSION_BACKWARDS, "key")
 
 
 def test_a_receipt_is_the_same_after_recovery(path: Path):

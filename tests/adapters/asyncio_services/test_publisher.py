@@ -87,6 +87,22 @@ def test_an_engines_lost_reply_is_asked_for_again(kind: type):
     virtually(story())
 
 
+@pytest.mark.parametrize("kind", [Begin, End])
+def test_an_order_that_never_arrived_is_given_again(kind: type):
+    """Nothing came of it, so it is given again, long before the driver's lease ends (rule 16)."""
+
+    async def story() -> None:
+        async with stage() as s:
+            client_of(s, "E1").lose_orders.append(kind)
+            await s.reserve(B)
+            lease_ends = s.r.attempts[s.r.unresolved].driver_until
+            assert isinstance(await publisher(s).publish(B, f"token-{B}"), Committed)
+            assert now_ms() < lease_ends
+            assert s.hosts["E1"].running().loads.count(name_of(B)) == 1
+
+    virtually(story())
+
+
 @pytest.mark.parametrize("fault", list(Fault))
 def test_a_lost_commit_reply_aborts_nothing(fault: Fault):
     """B is the default once, whatever happens to the commit and its reply."""
