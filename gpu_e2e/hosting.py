@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -56,6 +57,7 @@ def _in_ray(journal: Path, config: Config, epoch: str) -> Iterator[RegistryClien
 
     from lorafsm_ray import connect, start_registry, stop_registry
 
+    ended_by = signal.getsignal(signal.SIGTERM)
     ray.init(
         address="local",  # never somebody's cluster, whatever RAY_ADDRESS says
         num_cpus=2,
@@ -65,6 +67,8 @@ def _in_ray(journal: Path, config: Config, epoch: str) -> Iterator[RegistryClien
         logging_level=logging.ERROR,
     )
     try:
+        if callable(ended_by):
+            signal.signal(signal.SIGTERM, ended_by)  # Ray's own handler prints a stack and aborts
         start_registry(epoch, config, journal, epoch=epoch)
         try:
             yield connect(epoch)

@@ -16,6 +16,8 @@ from typer.core import TyperGroup
 
 from lorafsm.errors import LoraFsmError
 
+_INTERRUPTED = 130
+
 
 class CliError(Exception):
     """A failure that the command line itself found: one sentence, and the exit status."""
@@ -32,7 +34,7 @@ def told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, LoraFsmError):
         return str(error), 1
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return "interrupted", 130
+        return "interrupted", _INTERRUPTED
     # Usage errors of click, which typer brings in one of two places, depending on its version.
     format_message, exit_code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
     if callable(format_message) and isinstance(exit_code, int):
@@ -70,6 +72,8 @@ class OneLineGroup(TyperGroup):
             return run()
         try:
             status = run()
+            if status == _INTERRUPTED:  # typer has made a status of Ctrl-C, and says nothing
+                raise KeyboardInterrupt
             sys.stdout.flush()
         except SystemExit:
             raise

@@ -98,7 +98,7 @@ def test_an_interrupt_ends_with_130(run, journal: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(status_tables, "show", interrupted)
     code, _, err = run("status", "--journal", str(journal))
-    assert code == 130
+    assert (code, err.strip()) == (130, "lorafsm: interrupted")
     assert err.count("\n") <= 1
 
 
