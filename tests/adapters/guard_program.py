@@ -29,6 +29,7 @@ from tests.adapters.guard_scenarios import (
     plugin_twice,
     proof,
     sessions,
+    two_workers,
     unknown_version,
     unsupported_setting,
 )
@@ -42,7 +43,7 @@ async def scenarios(world: World, only: str) -> None:
     both = (late_after, late_during, foreign_lora_id, cancelled_load, lost_tasks)
     chosen: list[tuple[str, Coroutine[Any, Any, Any]]] = [(each.__name__, each(world)) for each in both]
     if world.guard is None:
-        chosen.append(("samples_part", samples_part(world)))
+        chosen += [("samples_part", samples_part(world)), ("two_workers", two_workers(world))]
     else:
         chosen = [(how, end_of_one(world, how)) for how in ENDS] + chosen
         chosen += [

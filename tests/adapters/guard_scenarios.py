@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import time
+from pathlib import Path
 from typing import Any
 
+from sglang.srt.lora.lora_registry import LoRARef
 from sglang.srt.managers import io_struct as io
 
 from lorafsm.engine.answers import Refused
@@ -96,6 +98,29 @@ async def cancelled_load(world: World) -> dict[str, Any]:
     world.scheduler.load_delay_s = 0.0
     await asyncio.sleep(0.6)
     return {"in the scheduler when the load was answered": there}
+
+
+async def two_workers(world: World) -> dict[str, Any]:
+    """Two of SGLang's tokenizer managers over one scheduler, as its `--tokenizer-worker-num 2` has them.
+
+    There each has a process of its own; what each knows of adapters and requests is its own either way.
+    """
+    seed = LoRARef(lora_id="5eed" * 8, lora_name="seed", lora_path=str(write_lora(world.folder / "seed", "B")))
+    one, two = (World(Path(world.tm.model_path), world.folder, False, (seed,)) for _ in range(2))
+    two.scheduler.adapters = one.scheduler.adapters
+    for each in (one, two):
+        await each.start()
+    request = two.ask("seed")
+    await two.running(request)
+    unload = await one.unload("seed")
+    seen = {"unload by the other worker": unload, "its request": "runs" if not request.done() else await ended(request)}
+    await two.scheduler.end(request.rid)
+    await ended(request)
+    late = two.ask(await one.load("A"))
+    await asyncio.wait({late}, timeout=5)
+    for each in (one, two):
+        each.pump.cancel()
+    return {**seen, "known to the other worker": str(late.exception() if late.done() else "answered")}
 
 
 async def lost_tasks(world: World) -> dict[str, Any]:

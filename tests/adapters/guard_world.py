@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.lora.lora_registry import LoRARef
 from sglang.srt.managers import io_struct as io
 from sglang.srt.managers import tokenizer_manager as tm_module
 from sglang.srt.server_args import PortArgs, ServerArgs
@@ -40,7 +41,7 @@ class Gone:
 class World:
     """One tokenizer manager and its scheduler; adapters by letters, managed ones where the guard is."""
 
-    def __init__(self, model: Path, folder: Path, guard: bool) -> None:
+    def __init__(self, model: Path, folder: Path, guard: bool, seeds: tuple[LoRARef, ...] = ()) -> None:
         args = ServerArgs(
             model_path=str(model),
             device="cpu",
@@ -53,6 +54,7 @@ class World:
             lora_strict_loading=True,
             disable_overlap_schedule=True,
             context_length=64,
+            lora_paths=list(seeds) or None,
         )
         publish = getattr(importlib.import_module("sglang.srt.runtime_context"), "publish", None)
         if publish is not None:  # 0.5.17 and later

@@ -153,6 +153,15 @@ def test_samples_that_could_not_be_sent_leave_no_reference(seen: dict[str, Seen]
     assert seen["guarded"]["samples"] == {"outcome": "SEVERAL_SAMPLES", "refs": 0}
 
 
+def test_two_tokenizer_workers_are_refused_for_each_counts_for_itself(seen: dict[str, Seen]):
+    """Native defect P1: one unloads under the other's request, and what one loads the other never had.  With the
+    guard: `tokenizer_worker_num`, in `test_guard_proof.py`.
+    """
+    row = seen["native"]["two_workers"]
+    assert (row["unload by the other worker"], row["its request"]) == ("done", "runs")
+    assert "has never been loaded" in row["known to the other worker"]
+
+
 def test_no_release_fails_where_nobody_sees_it(seen: dict[str, Seen]):
     """Native defects O2, O3: TypeError for a name that was never there, KeyError after an unload came too early."""
     native = seen["native"]["lost_tasks"]
