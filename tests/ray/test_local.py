@@ -66,6 +66,7 @@ async def test_calls_that_are_there_together_are_one_commit_and_each_has_its_own
 
 
 async def test_in_company_a_call_waits_for_more_and_alone_it_does_not(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("lorafsm_ray.actor._LINGER_S", 0.25)  # long enough for a process that is kept off its core
     actor = local_actor(tmp_path)
     commits: list[int] = []
     step_all = JournaledRegistry.step_all
