@@ -57,7 +57,7 @@ class Recorder:
                 if isinstance(row.event, Malformed):
                     continue  # it was refused, and changed nothing
                 after = step(registry, row.event).registry
-                self._saw(registry, after, (row.event.now - self._began) / 1000)
+                self._saw(registry, after, (after.now - self._began) / 1000)
                 registry = after
         return registry
 
