@@ -13,7 +13,7 @@ from lorafsm_sglang.cpu_profile import cpu_environment
 from lorafsm_sglang.guard import guard_environment, write_token
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 280  # seconds; idle cores need 40
+DEADLINE_S = 560  # seconds; idle cores need 40
 _PROGRAM = "import runpy; runpy.run_module('tests.adapters.guard_program', run_name='__main__', alter_sys=True)"
 
 Seen = dict[str, dict[str, Any]]

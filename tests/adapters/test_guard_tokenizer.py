@@ -171,6 +171,7 @@ def test_no_release_fails_where_nobody_sees_it(seen: dict[str, Seen]):
     assert guarded == {"unknown name": [], "unload while r1 runs": "pending", "after": [], "unload": "done"}
 
 
+@pytest.mark.timeout(900)  # three processes at once: 110 s on two cores, minutes on shared ones
 class TestOlderVersions:
     """The real TokenizerManager of other supported versions, Relax's pin 0.5.17 among them."""
 
