@@ -77,7 +77,8 @@ def watched(command: list[str], out: Path, scratch: Path, interrupt_at: str = ""
                 break
             except subprocess.TimeoutExpired:
                 if time.monotonic() > end:
-                    process.terminate()
+                    process.terminate()  # it stops its engines
+                    process.wait(60)
                     pytest.fail(f"still running after {DEADLINE_S} s: {stderr.read_text()[-2000:]}")
     report = json.loads((out / "report.json").read_text()) if (out / "report.json").is_file() else {}
     return Run(out, status, stdout.read_text(), stderr.read_text(), tuple(seen.values()), frozenset(names), report)
