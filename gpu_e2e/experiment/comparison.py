@@ -59,6 +59,7 @@ class Way:
     aborted_tokens: int = 0
     gaps_ms: list[float] = field(factory=list)
     publications_ms: list[float] = field(factory=list)
+    unordered_loads: int = 0  # SGLang loads again by itself what was unloaded, when a request names it
     _tasks: set[asyncio.Task[None]] = field(factory=set)
 
     def join(self, engine: str, *, held: bool) -> None:
@@ -125,7 +126,10 @@ async def run(context: Context, ports: Mapping[str, EnginePort]) -> dict[str, An
     ways = []
     for name, publish in WAYS.items():
         context.progress(f"comparison: {name}")
-        ways.append(await _played(Way(name, context.plan, ports, folders), publish, list(folders)))
+        before = _loads(context, ports)
+        way = await _played(Way(name, context.plan, ports, folders), publish, list(folders))
+        way.unordered_loads = _loads(context, ports) - before - len(ports) * (PUBLICATIONS + 1)
+        ways.append(way)
     rows = await asyncio.to_thread(lambda: [_row(context, way) for way in ways])
     expect = Expectations()
     for way in ways:
@@ -201,6 +205,12 @@ async def _post(port: EnginePort, route: str, body: Mapping[str, Any]) -> None:
         (await client.post(f"/{route}", json=dict(body))).raise_for_status()
 
 
+def _loads(context: Context, ports: Mapping[str, EnginePort]) -> int:
+    """Loads of adapters that these engines' own logs tell of, ordered or not."""
+    logs = (context.out / "baselines" / "logs" / f"engine-{name}.log" for name in ports)
+    return sum(log.read_text(errors="replace").count("LoRA adapter loading starts") for log in logs)
+
+
 def _row(context: Context, way: Way) -> dict[str, Any]:
     return {
         "way": way.name,
@@ -209,6 +219,7 @@ def _row(context: Context, way: Way) -> dict[str, Any]:
         "failed_requests": way.failed,
         "aborted_tokens": way.aborted_tokens,
         "wrong_version": _wrong(context, way.answers) if context.plan.numeric.witness else None,
+        "unordered_loads": way.unordered_loads,
         "largest_gap_ms": round(max(way.gaps_ms, default=0.0), 1),
         "publication_ms": round(max(way.publications_ms, default=0.0), 1),
     }
