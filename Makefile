@@ -79,7 +79,7 @@ check-long: $(STAMP)  ## the larger models and simulation; the better part of an
 mutants: $(STAMP)  ## damage core and specification, one guard or effect at a time; somebody must see it (hours)
 	$(BIN)/python -m tests.mutants
 
-nightly: check-long mutants bench  ## what is too long for every change
+nightly: check-long mutants bench test-long test-older  ## what is too long for every change
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)
