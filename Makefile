@@ -20,7 +20,7 @@ export PIP_EXTRA_INDEX_URL
 
 OLDER := 0.5.15.post1 0.5.17 0.5.21
 
-.PHONY: help venv demo experiment test test-pure test-engines test-older test-long bench check check-long mutants nightly lint format types clean
+.PHONY: help venv demo experiment test test-pure test-engines test-experiment test-original test-older test-long bench check check-long mutants nightly lint format types clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -47,14 +47,20 @@ demo: $(STAMP)  ## the main job on real engines; writes out/demo/report.json and
 experiment: $(STAMP)  ## the acceptance of RFC 7.1 to 7.3 on the cpu profile; writes out/experiment/report.html
 	$(BIN)/lorafsm experiment --profile cpu --out out/experiment
 
-test: test-pure test-engines  ## every test, real engines included
+test: test-pure test-engines test-experiment  ## what every change runs, real engines included
 
 # A file's tests share what they compute (walks through states), so files are what workers share out.
 test-pure: $(STAMP)  ## all tests that need no engine, on two workers
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not engines" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not engines and not experiment and not original" $(PYTEST_ARGS)
 
 test-engines: $(STAMP)  ## the tests on real SGLang engines, which share two of them
 	$(BIN)/python -m pytest -m engines $(PYTEST_ARGS)
+
+test-experiment: $(STAMP)  ## the part of the experiment that every change runs: numbers and KV of RFC 7.2
+	$(BIN)/python -m pytest -m experiment $(PYTEST_ARGS)
+
+test-original: $(STAMP)  ## our cache beside SGLang's own: the same victims, no fewer hits
+	$(BIN)/python -m pytest -m original $(PYTEST_ARGS)
 
 # The wheels are only unzipped: what they need of other packages, the installed SGLang has brought.
 test-older: $(STAMP)  ## the guard in older versions of SGLang, fetched without dependencies into out/older
@@ -63,9 +69,10 @@ test-older: $(STAMP)  ## the guard in older versions of SGLang, fetched without 
 	  $(BIN)/python -m zipfile -e out/older/sglang-$$v-*.whl out/older/part && mv out/older/part out/older/$$v; }; done
 	LORAFSM_OLDER_SGLANG=out/older $(BIN)/python -m pytest tests/adapters/test_guard_tokenizer.py $(PYTEST_ARGS)
 
-test-long: $(STAMP)  ## on real engines: 2,000 requests over 20 publications, kill -9 in every phase, an offline engine
+test-long: $(STAMP)  ## on real engines: 2,000 requests over 20 publications, kill -9 in every phase, an offline engine, a demo
 	LORAFSM_STRESS=2000,20 LORAFSM_KILLS=1 LORAFSM_OFFLINE=1 $(BIN)/python -m pytest -m engines \
 	  tests/engines/guard/test_deployment.py tests/engines/guard/test_ways_in.py $(PYTEST_ARGS)
+	LORAFSM_DEMOS=1 $(BIN)/python -m pytest -m engines tests/e2e/test_demo.py -k artifact_store $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
 	$(BIN)/python -m tests.benchmarks
@@ -79,7 +86,7 @@ check-long: $(STAMP)  ## the larger models and simulation; the better part of an
 mutants: $(STAMP)  ## damage core and specification, one guard or effect at a time; somebody must see it (hours)
 	$(BIN)/python -m tests.mutants
 
-nightly: check-long mutants bench test-long test-older  ## what is too long for every change
+nightly: check-long mutants bench test-long test-older test-original  ## what is too long for every change
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/python -m ruff check $(CODE)

@@ -58,7 +58,7 @@ def test_errors_are_measured_on_the_own_full_prefix(plan):
         baselines.error("A", prefix[:-1], made["A"].scores[prefix])
 
 
-@pytest.mark.engines
+@pytest.mark.experiment
 @pytest.mark.timeout(600)  # four engines start: 60 s on two idle cores, minutes on shared ones
 async def test_numbers_and_kv_on_real_engines(plan, tmp_path):
     from gpu_e2e.experiment.run import play, prepare

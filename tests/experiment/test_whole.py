@@ -19,7 +19,7 @@ from lorafsm_cli.main import app
 
 NEEDED = ("torch", "transformers", "safetensors", "psutil", "sglang")
 pytestmark = [
-    pytest.mark.engines,
+    pytest.mark.experiment,
     pytest.mark.timeout(900),  # seven engines start, in four rounds
     pytest.mark.skipif(
         not os.environ.get("LORAFSM_EXPERIMENT"), reason="set LORAFSM_EXPERIMENT=1: minutes; not yet seen to its end"

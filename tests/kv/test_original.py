@@ -7,7 +7,7 @@ import pytest
 from tests.kv import compare
 
 pytestmark = [
-    pytest.mark.engines,
+    pytest.mark.original,
     pytest.mark.skipif(bool(compare.why_not()), reason=compare.why_not()),
 ]
 
