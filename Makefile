@@ -70,8 +70,8 @@ test-older: $(STAMP)  ## the guard in older versions of SGLang, fetched without 
 	LORAFSM_OLDER_SGLANG=out/older $(BIN)/python -m pytest tests/adapters/test_guard_tokenizer.py $(PYTEST_ARGS)
 
 test-long: $(STAMP)  ## on real engines: 2,000 requests over 20 publications, kill -9 in every phase, an offline engine, a demo
-	LORAFSM_STRESS=2000,20 LORAFSM_KILLS=1 LORAFSM_OFFLINE=1 $(BIN)/python -m pytest -m engines \
-	  tests/engines/guard/test_deployment.py tests/engines/guard/test_ways_in.py $(PYTEST_ARGS)
+	LORAFSM_STRESS=2000,20 LORAFSM_KILLS=1 LORAFSM_OFFLINE=1 LORAFSM_RUST=1 $(BIN)/python -m pytest -m engines \
+	  $(addprefix tests/engines/guard/,test_deployment.py test_ways_in.py test_rust_server.py) $(PYTEST_ARGS)
 	LORAFSM_DEMOS=1 $(BIN)/python -m pytest -m engines tests/e2e/test_demo.py -k artifact_store $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
