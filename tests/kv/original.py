@@ -24,6 +24,21 @@ from lorafsm.kv.replay import Request, Served
 FULL = ComponentType.FULL
 
 
+def allocator_of(slots: int) -> TokenToKVPoolAllocator:
+    """Of a pool with one head, one layer and one slot a block, on the CPU."""
+    pool = MHATokenToKVPool(
+        size=slots,
+        page_size=1,
+        dtype=torch.float32,
+        head_num=1,
+        head_dim=1,
+        layer_num=1,
+        device="cpu",
+        enable_memory_saver=False,
+    )
+    return TokenToKVPoolAllocator(slots, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False)
+
+
 class Original:
     """One head, one layer, one slot a block."""
 
@@ -31,19 +46,7 @@ class Original:
         self, blocks: int, *, sessions: bool, policy: str = "lru", backend: str = "python", watched: bool = True
     ) -> None:
         logging.disable(logging.WARNING)
-        pool = MHATokenToKVPool(
-            size=blocks,
-            page_size=1,
-            dtype=torch.float32,
-            head_num=1,
-            head_dim=1,
-            layer_num=1,
-            device="cpu",
-            enable_memory_saver=False,
-        )
-        self.allocator = TokenToKVPoolAllocator(
-            blocks, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False
-        )
+        self.allocator = allocator_of(blocks)
         self.cache = UnifiedRadixCache(
             CacheInitParams(
                 disable=False,

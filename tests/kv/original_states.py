@@ -9,10 +9,9 @@ import logging
 
 import torch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
-from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -22,7 +21,7 @@ from lorafsm.kv import CacheConfig, Inserted, SessionCache
 from lorafsm.kv.coverage import NAMES
 from lorafsm.kv.node import FULL, MAMBA
 from lorafsm.kv.replay import Request
-from tests.kv.original import array
+from tests.kv.original import allocator_of, array
 from tests.kv.original_window import Served, Watched, named
 
 
@@ -61,16 +60,6 @@ class TheirStates(Watched):
     def __init__(self, full: int, states: int) -> None:
         logging.disable(logging.WARNING)
         get_context().override_server_args(_mamba_cache_chunk_size=1).install()
-        pool = MHATokenToKVPool(
-            size=full,
-            page_size=1,
-            dtype=torch.float32,
-            head_num=1,
-            head_dim=1,
-            layer_num=1,
-            device="cpu",
-            enable_memory_saver=False,
-        )
         shape = Mamba2StateShape.create(
             tp_world_size=1, intermediate_size=8, n_groups=1, num_heads=1, head_dim=8, state_size=4, conv_kernel=2
         )
@@ -86,7 +75,7 @@ class TheirStates(Watched):
             enable_mamba_extra_buffer=False,
         )
         self.states = self.requests.mamba_allocator
-        self.allocator = TokenToKVPoolAllocator(full, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False)
+        self.allocator = allocator_of(full)
         self.cache = UnifiedRadixCache(
             CacheInitParams(
                 disable=False,
