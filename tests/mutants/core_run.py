@@ -14,7 +14,7 @@ from tests.mutants.core_tree import CoreMutant
 from tests.mutants.forked import each
 
 SECONDS = 240.0
-"""How long a mutant may take; one that nobody saw by then counts as not seen."""
+"""How much processor time a mutant may take; one that nobody saw by then counts as not seen."""
 
 
 @frozen
