@@ -76,15 +76,14 @@ def engine_up(r: Registry, e: EngineUp, now: int) -> Step:
         )
     if e.incarnation > known.incarnation:
         return _restarted(r, known, e, now)
-    if e.seq < max(known.seq, known.inventory.seq):
+    if e.seq < known.seq:
         return refuse(
             r,
             Code.STALE_SEQ,
-            f"{e.engine} answered seq {max(known.seq, known.inventory.seq)} already; take a new inventory",
+            f"{e.engine} answered seq {known.seq} already; take a new inventory",
             field="seq",
         )
-    state = known.state if known.state is EngineState.QUARANTINED else EngineState.UP
-    back = evolve(known, state=state, since=now) if known.state is EngineState.LOST else known
+    back = evolve(known, state=EngineState.UP, since=now) if known.state is EngineState.LOST else known
     return Step(_reconciled(r, back, e, now), Done(), _WAKE_ALL)
 
 

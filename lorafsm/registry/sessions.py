@@ -234,33 +234,34 @@ def _late(owner: Owner | None, key: SessionKey) -> Refusal | None:
 
 
 def _with_session(owner: Owner, sequence: int, session: Session, held: Map[VersionKey, Holders] | None = None) -> Owner:
-    if is_unseen(owner, sequence):
-        owner = _mark_seen(owner, sequence)
+    frontier, gaps = _seen(owner, sequence)
     return Owner(
         owner.owner,
         owner.state,
         owner.lease_until,
         owner.sessions.set(sequence, session),
-        owner.next_sequence,
-        owner.gaps,
+        frontier,
+        gaps,
         owner.held if held is None else held,
     )
 
 
 def _mark_seen(owner: Owner, sequence: int) -> Owner:
-    """The owner after something was said about an unseen sequence: split the gap, or move the frontier past it."""
+    frontier, gaps = _seen(owner, sequence)
+    return Owner(owner.owner, owner.state, owner.lease_until, owner.sessions, frontier, gaps, owner.held)
+
+
+def _seen(owner: Owner, sequence: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Frontier and gaps once something is said about a sequence: it leaves its gap, or moves the frontier."""
     frontier, gaps = owner.next_sequence, owner.gaps
     if sequence >= frontier:
-        if sequence > frontier:
-            gaps = (*gaps, (frontier, sequence - 1))
-        frontier = sequence + 1
-    else:
-        place = gap_of(owner, sequence)
-        assert place is not None
-        low, high = gaps[place]
-        parts = (low, sequence - 1), (sequence + 1, high)
-        gaps = (*gaps[:place], *(part for part in parts if part[0] <= part[1]), *gaps[place + 1 :])
-    return Owner(owner.owner, owner.state, owner.lease_until, owner.sessions, frontier, gaps, owner.held)
+        return sequence + 1, (*gaps, (frontier, sequence - 1)) if sequence > frontier else gaps
+    place = gap_of(owner, sequence)
+    if place is None:
+        return frontier, gaps
+    low, high = gaps[place]
+    parts = (low, sequence - 1), (sequence + 1, high)
+    return frontier, (*gaps[:place], *(part for part in parts if part[0] <= part[1]), *gaps[place + 1 :])
 
 
 def _with_refs(v: Version, refs: int) -> Version:
@@ -300,4 +301,5 @@ def _put(r: Registry, now: int, owner: Owner, version: Version | None = None) ->
         r.tokens,
         r.receipts,
         r.next_number,
+        r.highest,
     )
