@@ -10,10 +10,8 @@ import asyncio
 import os
 import platform
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -120,7 +118,7 @@ def run_demo(
     names = [f"E{i}" for i in range(engines)]
     epoch = f"d{recorder.clock() // 1000:x}"  # short: it is in every name that people read
     plan = GuardPlan(epoch, out / "store", out / "hosts")
-    with _ended_by_sigterm():
+    with engines_.ended_by_sigterm():
         processes = engines_.launch(names, model, out / "logs", plan)
         try:
             stage = Stage(
@@ -147,20 +145,6 @@ def run_demo(
     if not report["ok"]:
         progress(f"not every expectation held; {_logs(processes.values())}")
     return report
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind as an exit does, so that engines, which are sessions of their own, are stopped."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _kind(transport: str) -> Kind:

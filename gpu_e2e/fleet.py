@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from attrs import define, evolve, field
@@ -81,6 +82,20 @@ def stop_all(processes: Mapping[str, EngineProcess]) -> None:
     with ExitStack() as stack:
         for process in processes.values():
             stack.callback(process.stop)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind as an exit does, so that engines, which are sessions of their own, are stopped."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def wait_ready(

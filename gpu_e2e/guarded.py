@@ -58,6 +58,7 @@ class RecordedEngine:
             return event
         if isinstance(order, Begin) and order.plan.buckets:  # nothing is fetched: the announcement is checked
             self._note("begin", name, start, isinstance(event, Prepared))
+            return event
         for done in await self.guarded.operations():
             if done["lora_name"] != name or done["index"] in self._noted:
                 continue

@@ -38,6 +38,12 @@ def chosen(kind: str = "") -> Kind:
     return "ray" if has_ray else "local"
 
 
+async def process_of(client: RegistryClient) -> int:
+    """The pid of the registry's process: its actor's, or this one's."""
+    live = getattr(client, "live", None)
+    return os.getpid() if live is None else int((await live()).pid)
+
+
 @contextmanager
 def hosted(kind: Kind, journal: Path, config: Config, epoch: str) -> Iterator[RegistryClient]:
     """A client of a new registry with this journal, for one event loop; the registry ends with the block."""

@@ -12,13 +12,13 @@ from typing import Any
 
 from lorafsm.events import Takeover
 from lorafsm.identity import VersionKey
-from lorafsm.lifecycle import AttemptState, VersionState
+from lorafsm.lifecycle import AttemptState
 from lorafsm.outcomes import Aborted, Code, Committed
 from lorafsm_asyncio.client import RegistryClient
 from lorafsm_asyncio.errands import Errands, Executor, Send
 from lorafsm_asyncio.notices import Notice, Notify, log_notice
 from lorafsm_asyncio.owner import monotonic_ms
-from lorafsm_asyncio.questions import AttemptOutcome, PublisherOrders, UnresolvedAttempt, VersionOf
+from lorafsm_asyncio.questions import Driven, DrivenAttempt, PublisherOrders, UnresolvedAttempt, VersionOf
 from lorafsm_asyncio.refusals import Refused
 from lorafsm_asyncio.rounds import Rounds, Told, untold
 
@@ -58,23 +58,21 @@ class Publisher:
         version = await self.client.ask(VersionOf(key))
         if version is None:
             raise Refused(Code.UNKNOWN_VERSION, f"{key} was never reserved; reserve it first", "key")
-        number, ended = version.number, None
+        number = version.number
+        seen: Driven | None = None
 
         async def wanted() -> tuple[Any, ...]:
-            return await self.client.ask(PublisherOrders(token, self._clock()))
+            nonlocal seen
+            seen = await self.client.ask(DrivenAttempt(key, number, token, self._clock()))
+            return seen.orders
 
         async def is_done() -> bool:
-            nonlocal ended
-            ended = await self.client.ask(AttemptOutcome(number))
-            return isinstance(ended, Committed) or (ended is not None and await self._is_clean(key, number))
+            return seen is not None and (isinstance(seen.outcome, Committed) or (bool(seen.outcome) and seen.clean))
 
         await self._rounds().go(wanted, is_done, patience)
-        assert ended is not None
-        return ended
-
-    async def _is_clean(self, key: VersionKey, number: int) -> bool:
-        version = await self.client.ask(VersionOf(key))
-        return version is None or version.number != number or version.state is VersionState.FAILED_CLEAN
+        assert seen is not None
+        assert seen.outcome is not None
+        return seen.outcome
 
     async def run(self) -> None:
         """Stand by until cancelled: clean up what was aborted, take over what its driver's lease has left (rules 4, 5).

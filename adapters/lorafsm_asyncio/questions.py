@@ -12,7 +12,7 @@ from attrs import frozen
 from lorafsm import publisher, reclaimer, repairer
 from lorafsm.events import Abort, ClaimReclaim, Commit, Event
 from lorafsm.identity import SessionKey, VersionKey
-from lorafsm.lifecycle import AttemptState, EngineState, OwnerState, SessionState
+from lorafsm.lifecycle import AttemptState, EngineState, OwnerState, SessionState, VersionState
 from lorafsm.orders import Order
 from lorafsm.outcomes import Aborted, Committed
 from lorafsm.records import Config, Registry, Version
@@ -34,6 +34,25 @@ class Question(Generic[T]):
 class PublisherOrders(Question[tuple[Order | Commit | Abort, ...]]):
     """What the holder of this token does next (`lorafsm.publisher`)."""
 
+    token: str
+    now: int
+
+
+@frozen
+class Driven:
+    """Where an attempt stands for the one who drives it."""
+
+    orders: tuple[Order | Commit | Abort, ...]
+    outcome: Committed | Aborted | None  # as `AttemptOutcome`
+    clean: bool  # nothing is left of it on any engine, or another attempt has taken its place
+
+
+@frozen
+class DrivenAttempt(Question[Driven]):
+    """What the holder of this token does next, and whether the attempt has ended: one call a round."""
+
+    key: VersionKey
+    number: int
     token: str
     now: int
 
@@ -143,6 +162,9 @@ def answer(r: Registry, question: Question[T]) -> T:
     match asked:
         case PublisherOrders(token=token, now=now):
             found = publisher.next_orders(r, token, now)
+        case DrivenAttempt():
+            orders = publisher.next_orders(r, asked.token, asked.now)
+            found = Driven(orders, view.attempt_outcome(r, asked.number), _is_clean(r, asked.key, asked.number))
         case ReclaimerOrders(now=now):
             found = reclaimer.next_orders(r, now)
         case RepairerOrders(now=now):
@@ -176,6 +198,11 @@ def answer(r: Registry, question: Question[T]) -> T:
             raise TypeError(f"{type(question).__name__} is not a question to a registry")
     result: T = found
     return result
+
+
+def _is_clean(r: Registry, key: VersionKey, number: int) -> bool:
+    version = r.versions.get(key)
+    return version is None or version.number != number or version.state is VersionState.FAILED_CLEAN
 
 
 def _unresolved(r: Registry, now: int) -> Unresolved | None:

@@ -52,6 +52,7 @@ class Rounds:
     ) -> None:
         """Until `is_done`, or for ever; everything that is under way is dropped at the end.
 
+        `is_done` is asked after `wanted` in the same round, about what that saw.
         With `patience`, raises EngineSilent when an order's result was not learnt that many times in a row; without,
         a notice says so and the order is repeated for ever (rule 16).
         """
@@ -69,9 +70,9 @@ class Rounds:
 
     async def _round(self, wanted: Wanted, is_done: Callable[[], Awaitable[bool]] | None) -> bool:
         """One look, and the wait for the next reason to look; True when done."""
-        while self._unsaid:
-            await self._tell(self._unsaid[0])
-            self._unsaid.popleft()
+        if self._unsaid:
+            await self._tell_all(tuple(self._unsaid))
+            self._unsaid.clear()
         orders, decided = [], False
         for item in await wanted():
             if isinstance(item, EVENTS):
@@ -94,17 +95,28 @@ class Rounds:
         self._told(event, outcome)
         return outcome
 
+    async def _tell_all(self, events: Sequence[Event]) -> None:
+        for event, outcome in zip(events, await self.client.apply_all(events), strict=True):
+            self._told(event, outcome)
+
     async def _wait(self) -> None:
         if self._changed is None:
             self._changed = asyncio.create_task(self._look(self._seen))
-        tasks = [errand.task for errand in self.errands.running.values()]
-        await asyncio.wait((self._changed, *tasks), return_when=asyncio.FIRST_COMPLETED)
-        self._unsaid.extend(self.errands.finished())
+        await self._first_of(self._changed)
         if self._changed.done():
             changed, self._changed = self._changed, None
             self._seen = changed.result()
             if not self._unsaid:
-                await asyncio.sleep(_GATHER_S)
+                await self._first_of(timeout_s=_GATHER_S)  # an errand that ends meanwhile is told at once
+
+    async def _first_of(self, *others: asyncio.Task[int], timeout_s: float | None = None) -> None:
+        """Wait for one of these or an errand, and take what came of the errands."""
+        tasks = [*others, *(errand.task for errand in self.errands.running.values())]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        elif timeout_s is not None:
+            await asyncio.sleep(timeout_s)
+        self._unsaid.extend(self.errands.finished())
 
     async def _look(self, seen: int) -> int:
         return await self.client.changed(seen, _TICK_S)

@@ -72,6 +72,7 @@ class _Watch:
     seat: Seat
     probe: Engine
     heard: int  # when it last answered, ms
+    exited: bool = False  # the process to which the probe talks has ended
     client: Engine | None = None
     incarnation: int = 0
     told: EngineUp | None = None  # the last inventory that the registry took in
@@ -144,6 +145,10 @@ class Watcher:
     async def _look(self, watch: _Watch) -> None:
         engine = watch.seat.engine
         evidence = watch.seat.exited()
+        if watch.exited and not evidence:  # another process runs there now, perhaps at another address
+            await watch.probe.aclose()
+            watch.probe = watch.seat.connect(0)
+        watch.exited = bool(evidence)
         found = None if evidence else await self._answered(watch.probe.attest())
         fleet = await self.client.ask(Fleet())
         member = next((m for m in fleet if m.engine == engine), None)

@@ -63,6 +63,9 @@ def show(report: dict[str, Any], out: Path, console: Console) -> None:
     held = sum(row["state"] == "pass" for row in conditions)
     missing = sum(row["state"] == "not run" for row in conditions)
     verdict = f"{held} of {len(conditions)} conditions held" + (f", {missing} did not run" if missing else "")
+    for row in conditions:
+        if row["state"] == "not judged":
+            verdict += f"; {row['name']} {row['seen']} is not judged ({row['expected']})"
     console.print(Text(verdict, "bold green" if report["ok"] else "bold red"))
     for name in ("report.html", "report.json"):
         if (out / name).is_file():

@@ -50,6 +50,15 @@ def figures(sections: Sections) -> dict[str, float | None]:
     return {name: _number(sections.get(goal.section, {}).get(name)) for name, goal in GOALS.items()}
 
 
+def not_judged(name: str, sections: Sections) -> str:
+    """Why the machine of a run cannot show whether this figure keeps its goal; empty: it can."""
+    needed = sections.get("plan", {}).get("limits", {}).get("gap_ratio_cores", 0)
+    cores = sections.get("environment", {}).get("cpus") or 0
+    if name != "gap_p99_ratio" or cores >= needed:
+        return ""
+    return f"on {needed} cores or more; here are {cores}"
+
+
 def kept(name: str, value: float | None, sections: Sections) -> bool | None:
     """Whether a figure keeps its goal; None: not run."""
     if value is None:

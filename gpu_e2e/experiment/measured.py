@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_e2e.checks import largest_errors
@@ -19,6 +20,7 @@ from gpu_e2e.experiment.windows import Sample, check_interleaved, compared, insi
 from gpu_e2e.recording import Recorder
 from lorafsm.errors import InvalidField
 from lorafsm.invariants import check
+from lorafsm_journal import Journal
 
 if TYPE_CHECKING:
     from gpu_e2e.experiment.online import Stage
@@ -28,6 +30,8 @@ _WITNESSED = 300  # answers that are compared with the reference, spread over al
 _HOLDS_A_SLOT = ("LOADING", "PUBLISHED", "RETIRED", "RECLAIMING", "ABORTED")
 _LEAST_WEIGHED = 5
 _LARGEST_GROWTH = 0.1
+_ROW_BYTES = 2048
+_TRACED = 2000
 _PHASES = ("begin", "arm", "bucket", "verify", "load", "probe", "end", "unload")
 _SHOWN_SESSIONS = "S_"  # of the timeline: held ones; the others are hundreds
 
@@ -104,16 +108,31 @@ def _conditions(stage: Stage, still: dict[str, float]) -> None:
         if row["phase"] in limits:
             what = f"longest {row['phase']} on {row['engine']}, s"
             expect.at_most(what, limits[row["phase"]], row["max"] / 1000)
-    for engine in stage.place.fleet.ports:
-        taken = [row[f"{engine}, MiB"] for row in stage.weights]
+    for process in (*stage.place.fleet.ports, "registry"):
+        taken = [row[f"{process}, MiB"] for row in stage.weights]
         if len(taken) >= _LEAST_WEIGHED:
             # The first fifth warms up: allocators, compiled patterns, the KV cache's tree.
             first = taken[len(taken) // 5]
             expect.at_most(
-                f"{engine}: growth of its memory over the row, share", _LARGEST_GROWTH, taken[-1] / first - 1
+                f"{process}: growth of its memory over the row, share", _LARGEST_GROWTH, taken[-1] / first - 1
             )
+    expect.expect(f"the journal's first {_TRACED} rows, by TLC", "accepted", _traced(stage.place.journal))
+    with Journal.read(stage.place.journal) as journal:
+        expect.at_most("journal, bytes a row", _ROW_BYTES, stage.place.journal.stat().st_size / len(journal))
     for engine, longest in still.items():
         expect.at_most(f"{engine}: longest time without a token, ms", plan.limits.no_progress_ms, longest)
+
+
+def _traced(journal: Path) -> str:
+    """Whether the registry's journal is a behaviour of the specification; if not, why not."""
+    from lorafsm_cli.one_line import CliError
+    from lorafsm_tla.trace import check_journal
+
+    try:
+        check_journal(journal, _TRACED)
+    except CliError as error:  # of TLC, or because it is not installed
+        return str(error)[:400]
+    return "accepted"
 
 
 def _times(recorder: Recorder, answer: Answer) -> list[float]:

@@ -8,12 +8,15 @@ beside an equal window without one; then an engine is killed and repaired, and t
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
+import psutil
 from attrs import define, field
 
 from gpu_e2e import hosting
@@ -124,7 +127,8 @@ async def run(context: Context) -> dict[str, dict[str, Any]]:
         load = Load(place.story.cast, plan.load, list(place.fleet.ports), plan.deadlines.request_s)
         stage = Stage(place, load)
         try:
-            await _acts(stage)
+            with _collector_at_rest():
+                await _acts(stage)
             stage.expect.expect("the acts came to their end", True, True)
         except Exception as error:  # what was seen until then is worth a report, which then says this
             traceback.print_exc(file=sys.stderr)
@@ -136,6 +140,17 @@ async def run(context: Context) -> dict[str, dict[str, Any]]:
         await load.let_go(stage.holds)
         await load.stop()
     return {"online": await asyncio.to_thread(measured.section, stage, kind), "faults": faults.section(stage)}
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """What is there by now (torch, transformers) is collected once, and not looked at again while gaps are measured."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 async def _acts(stage: Stage) -> None:
@@ -305,5 +320,8 @@ async def _weigh(stage: Stage, number: int) -> None:
     row: dict[str, Any] = {"publications": number}
     for engine, process in stage.place.engines.processes.items():
         row[f"{engine}, MiB"] = round(await asyncio.to_thread(process.memory_bytes) / 2**20, 1)
-    row["journal, KiB"] = round(stage.place.journal.stat().st_size / 2**10)
+    pid = await hosting.process_of(stage.place.story.services.client)
+    row["registry, MiB"] = round(psutil.Process(pid).memory_info().rss / 2**20, 1)
+    journal = stage.place.journal
+    row["journal, KiB"] = sum(path.stat().st_size for path in journal.parent.glob(f"{journal.name}*")) >> 10
     stage.weights.append(row)

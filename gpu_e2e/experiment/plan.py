@@ -169,9 +169,14 @@ class Deadlines:
 
 @frozen
 class Limits:
-    """Largest interval, in ms, in which an engine with work makes no progress (RFC 7.3)."""
+    """Largest interval, in ms, in which an engine with work makes no progress (RFC 7.3).
+
+    `gap_ratio_cores`: with fewer cores, engines, driver and registry wait for each other, and `gap_p99_ratio` says how
+    long; it is then measured and not judged.
+    """
 
     no_progress_ms: float
+    gap_ratio_cores: int
 
 
 @frozen

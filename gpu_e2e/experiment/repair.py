@@ -78,6 +78,9 @@ async def _repaired(stage: Stage, name: str) -> None:
     )
     process.start()
     await fleet.wait_ready({name: process}, place.context.progress, place.context.plan.deadlines.start_s)
+    if place.port(name).base_url != process.url:  # another program has taken its port meanwhile
+        await place.port(name).aclose()
+        place.fleet.ports[name] = place.context.port(process)
     tasks = [asyncio.create_task(watcher.run()), asyncio.create_task(Repairer(client, live, clock=clock).run())]
     try:
         await place.story.services.until(lambda: _serves(stage, name), place.context.plan.deadlines.publication_s)

@@ -1,6 +1,7 @@
 """The experiment's report: `report.json` (SCHEMA) and one self-contained, printable `report.html`.
 
 A section that did not run says "not run" and keeps the whole from being a pass: `ok` needs every condition.
+A figure that the machine of the run cannot show is measured and "not judged", and says why.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from gpu_e2e.experiment import report_curves as curves
-from gpu_e2e.experiment.figures import GOALS, Sections, figures, kept
+from gpu_e2e.experiment.figures import GOALS, Sections, figures, kept, not_judged
 from gpu_e2e.report.figures import shown
 from gpu_e2e.report.timeline import timeline
 
@@ -24,6 +25,9 @@ CLAUSES = {"faults": "RFC 7.1", "numeric": "RFC 7.2", "kv": "RFC 7.2", "online":
 
 _SHOWN_OF_ROW = 3
 _STATE = {True: "pass", False: "fail", None: "not run"}
+_NOT_JUDGED = "not judged"
+GOOD = frozenset({"pass", _NOT_JUDGED})
+"""States of conditions that a run may end with."""
 _CONDITION = {
     "type": "object",
     "properties": {
@@ -32,7 +36,7 @@ _CONDITION = {
         "name": {"type": "string"},
         "expected": {},
         "seen": {},
-        "state": {"enum": list(_STATE.values())},
+        "state": {"enum": [*_STATE.values(), _NOT_JUDGED]},
     },
     "required": ["clause", "section", "name", "expected", "seen", "state"],
 }
@@ -41,7 +45,10 @@ SCHEMA: dict[str, Any] = {
     "title": "lorafsm: acceptance of RFC 7.1 to 7.3",
     "type": "object",
     "properties": {
-        "ok": {"type": "boolean", "description": "Every condition is a pass; one that did not run is none."},
+        "ok": {
+            "type": "boolean",
+            "description": "Every condition passed or could not be judged; none did not run.",
+        },
         "figures": {
             "type": "object",
             "properties": {name: {"type": ["number", "null"]} for name in GOALS},
@@ -67,7 +74,7 @@ _PAGE = """<!doctype html>
 {% endfor %}</tbody></table></div></section>
 <section><h2>Conditions</h2><div class="wide"><table class="expectations">
 <thead><tr><th>clause</th><th>condition</th><th>expected</th><th>seen</th><th>state</th></tr></thead><tbody>
-{% for c in report.conditions %}<tr class="{{ 'held' if c.state == 'pass' else 'failed' }}"><td>{{ c.clause }}</td>
+{% for c in report.conditions %}<tr class="{{ 'held' if c.state in good else 'failed' }}"><td>{{ c.clause }}</td>
 <th scope="row">{{ c.name }}</th><td>{{ c.expected | shown }}</td>
 <td>{{ c.seen | shown }}</td><td>{{ c.state }}</td></tr>
 {% endfor %}</tbody></table></div></section>
@@ -93,9 +100,12 @@ def assemble(sections: Sections) -> dict[str, Any]:
     measured = figures(sections)
     for name, value in measured.items():
         row = {"name": name, "expected": str(GOALS[name]), "seen": value, "ok": kept(name, value, sections)}
-        conditions.append(_condition(GOALS[name].clause, GOALS[name].section, row))
+        condition = _condition(GOALS[name].clause, GOALS[name].section, row)
+        if value is not None and (why := not_judged(name, sections)):
+            condition |= {"expected": f"{GOALS[name]} {why}", "state": _NOT_JUDGED}
+        conditions.append(condition)
     return {
-        "ok": all(condition["state"] == "pass" for condition in conditions),
+        "ok": all(condition["state"] in GOOD for condition in conditions),
         "figures": measured,
         "conditions": conditions,
         "sections": dict(sections),
@@ -123,6 +133,7 @@ def render(report: Mapping[str, Any]) -> str:
     states = {condition["name"]: condition["state"] for condition in report["conditions"]}
     return environment.from_string(_PAGE).render(
         report=report,
+        good=GOOD,
         style=Markup(style),  # noqa: S704 - our own file
         verdict=verdict(report),
         figures=[(name, value, str(GOALS[name]), states[name]) for name, value in report["figures"].items()],
@@ -192,9 +203,9 @@ def _ways(sections: Sections) -> list[Mapping[str, Any]]:
 
 
 def verdict(report: Mapping[str, Any]) -> str:
-    """One line: how many conditions passed, failed, did not run."""
+    """One line: how many conditions passed, failed, did not run, were not judged."""
     states = [condition["state"] for condition in report["conditions"]]
-    return ", ".join(f"{states.count(state)} {state}" for state in _STATE.values() if state in states)
+    return ", ".join(f"{states.count(state)} {state}" for state in (*_STATE.values(), _NOT_JUDGED) if state in states)
 
 
 def _condition(clause: str, section: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def written(tmp_path: Path, old: str, new: str) -> Path:
         ("count = 2", "count = 1", "engine.count"),
         ("count = 2", "count = true", "engine.count"),
         ('profile = "cpu"', 'profile = "tpu"', "profile"),
-        ("bucket_cap = 32768", "", "transport.bucket_cap"),
+        ("bucket_cap = 40960", "", "transport.bucket_cap"),
         ('name = "S_mid"', 'name = "S_late"', "numeric.sessions"),
         ("scored_tokens = [", "scored_tokens = [512, ", "numeric.scored_tokens"),
         ("scored_tokens = [", 'scored_tokens = ["a", ', "numeric.scored_tokens[0]"),

@@ -150,3 +150,15 @@ def test_the_timeline_shows_the_acts_and_not_a_long_row(tmp_path: Path) -> None:
     assert "version 1" in page
     assert "version 44" not in page
     assert json.loads((tmp_path / "report.json").read_text())["sections"]["online"]["versions"][1]["name"] == "40"
+
+
+@pytest.mark.parametrize(("cores", "state", "ok"), [(3, "not judged", True), (4, "fail", False)])
+def test_a_ratio_that_too_few_cores_decide_is_shown_and_not_judged(cores: int, state: str, ok: bool) -> None:
+    found = sections()
+    found["plan"] = {"limits": {"gap_ratio_cores": 4}}
+    found["environment"] = {"cpus": cores}
+    found["online"]["gap_p99_ratio"] = 2.4
+    report = assemble(found)
+    assert (states(report)["gap_p99_ratio"], report["ok"]) == (state, ok)
+    assert report["figures"]["gap_p99_ratio"] == 2.4
+    jsonschema.validate(report, SCHEMA)

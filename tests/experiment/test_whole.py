@@ -22,9 +22,6 @@ pytestmark = [
     pytest.mark.experiment,
     pytest.mark.timeout(900),  # seven engines start, in four rounds
     pytest.mark.skipif(
-        not os.environ.get("LORAFSM_EXPERIMENT"), reason="set LORAFSM_EXPERIMENT=1: minutes; not yet seen to its end"
-    ),
-    pytest.mark.skipif(
         bool(missing := [name for name in NEEDED if find_spec(name) is None]), reason=f"not installed: {missing}"
     ),
 ]

@@ -31,6 +31,7 @@ Passing: TypeAlias = Callable[[EngineOrder], Awaitable[None]]
 _CONNECT_S = 5.0
 _SLACK_S = 10.0  # of a call beyond what the engine may wait
 _REFUSED_AGAIN_S = 0.05
+_KEPT_S = 1.0  # of an idle connection: well below the time after which SGLang's server closes it (5 s)
 
 
 Announce: TypeAlias = Callable[[Begin], Mapping[str, Any] | None]
@@ -157,7 +158,7 @@ class GuardedEngine:
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEPT_S)
             self._client = httpx.AsyncClient(
                 base_url=self.url,
                 headers={TOKEN_HEADER: self.token},
