@@ -27,6 +27,7 @@ Progress = Callable[[str, float, str], None]
 
 _PORT_TAKEN = ("address already in use", "Port is already in use", "is already in use")
 _POLL_S = 0.25
+_LAST_WORDS = 5  # lines of the log in which a server that gave up says why
 
 
 class EngineStartError(RuntimeError):
@@ -157,7 +158,8 @@ class EngineProcess:
     def poll_ready(self, deadline_s: float) -> bool:
         """One look: True when ready; raises `EngineStartError` on an exit or when time is up."""
         waited = time.monotonic() - self._started_at
-        if not self.alive():
+        # A server that finds its port taken may hang in its own shutdown: what it says counts, not only its end.
+        if not self.alive() or self._lost_its_port():
             self._relaunch_or_fail()
         elif self._answers():
             self.ready_after_s = waited
@@ -173,6 +175,9 @@ class EngineProcess:
         except httpx.HTTPError:
             return False
 
+    def _lost_its_port(self) -> bool:
+        return any(sign in self.log_tail(_LAST_WORDS) for sign in _PORT_TAKEN)
+
     def _relaunch_or_fail(self) -> None:
         if self._process is None:
             raise RuntimeError(f"engine {self.name} was not started")
@@ -185,7 +190,8 @@ class EngineProcess:
             self.port = free_port(self.host)
             self._launch()
             return
-        raise self._start_error(f"exited with status {status} before it was ready")
+        what = f"exited with status {status} before it was ready" if status is not None else "found no free port"
+        raise self._start_error(what)
 
     def _start_error(self, what: str) -> EngineStartError:
         return EngineStartError(self.name, what, self.log_path, self.log_tail(30))

@@ -27,9 +27,11 @@ if mode == "crash":
     print("Traceback: no such model", flush=True)
     sys.exit(3)
 marker = pathlib.Path("port-was-taken")
-if mode == "port-taken-late" and not marker.exists():
+if mode.startswith("port-taken-late") and not marker.exists():
     marker.touch()
     print("ERROR: [Errno 98] error while attempting to bind: address already in use", flush=True)
+    print("INFO:     Waiting for application shutdown.", flush=True)
+    time.sleep(600 if mode.endswith("hang") else 0)
     sys.exit(1)
 if mode == "hang":
     time.sleep(600)
@@ -134,16 +136,18 @@ def test_a_port_that_is_busy_at_start_is_replaced(engine):
         assert httpx.get(f"{moved.url}/ready", trust_env=False).is_success
 
 
-def test_a_port_that_is_lost_while_the_model_loads_is_replaced(engine):
-    late = engine("port-taken-late")
+@pytest.mark.parametrize("mode", ["port-taken-late", "port-taken-late-hang"])
+def test_a_port_that_is_lost_while_the_model_loads_is_replaced(engine, mode):
+    late = engine(mode)
     first = late.port
     late.start()
     late.wait_ready(30)
     assert (late.port != first, late.restarts_for_port) == (True, 1)
 
 
-def test_port_attempts_end(engine):
-    late = engine("port-taken-late", port_attempts=0)
+@pytest.mark.parametrize("mode", ["port-taken-late", "port-taken-late-hang"])
+def test_port_attempts_end(engine, mode):
+    late = engine(mode, port_attempts=0)
     late.start()
     with pytest.raises(EngineStartError, match="already in use"):
         late.wait_ready(30)
