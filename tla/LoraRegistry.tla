@@ -201,7 +201,6 @@ RightProof(v) ==  \* what a READY for v must show: a name alone is no proof
     [version |-> v, digest |-> versions[v].digest, base |-> OurBase, probe |-> TRUE]
 
 Doomed(n, e) ==   \* the incarnation that the target was frozen with is dead
-    \/ Target(n, e).state = "CLEANED"
     \/ engines[e].incarnation # Target(n, e).incarnation
     \/ engines[e].state \in {"DEAD", "REMOVED"}
 

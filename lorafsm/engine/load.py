@@ -95,7 +95,7 @@ def end(a: Agent, o: End) -> AgentStep:
         return AgentStep(a, fact_of(a, work))
     if work.state in (WorkState.LOADING, WorkState.PROBING):
         return AgentStep(a, Pending(waits_for="its load and probe"))
-    if work.state is WorkState.ARMED or work.received < work.buckets:
+    if work.received < work.buckets:  # an ARMED one lacks at least the bucket whose receive is posted
         return _early(a, work)
     if work.lora_name in a.adapters:
         return refuse(a, Code.NOT_ABSENT, f"somebody put {work.lora_name} here; it must go first")

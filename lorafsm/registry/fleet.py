@@ -174,16 +174,16 @@ def _without_repairs(r: Registry, engine: Engine) -> Registry:
 
 def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry:
     """All that belonged to the dead incarnation: its target clean, its reclaims judged, its repairs withdrawn."""
-    residents = up.residents if up is not None else frozenset()
+    residents, incarnation = (up.residents, up.incarnation) if up is not None else (frozenset(), old.incarnation)
     r = _without_repairs(r, old)
     attempt = r.attempts.get(r.unresolved)
     target = attempt.targets.get(old.engine) if attempt is not None else None
     if attempt is not None and target is not None and target.state is not TargetState.CLEANED:
-        listed = up is not None and any(resident.key == attempt.key for resident in residents)
+        listed = any(resident.key == attempt.key for resident in residents)
         fenced = evolve(target, state=TargetState.FAILED if listed else TargetState.CLEANED)
         # An open attempt keeps its frozen incarnation, and is doomed by it; `abort` addresses the successor.
-        if listed and up is not None and attempt.state is AttemptState.ABORTED:
-            fenced = evolve(fenced, incarnation=up.incarnation, seq=-1)
+        if listed and attempt.state is AttemptState.ABORTED:
+            fenced = evolve(fenced, incarnation=incarnation, seq=-1)
         attempt = evolve(attempt, targets=attempt.targets.set(old.engine, fenced))
         r = evolve(r, attempts=r.attempts.set(attempt.number, attempt))
     for key in r.slots:
@@ -194,10 +194,10 @@ def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry
         unload = reclaim.unloads.get(old.engine)
         if unload is None or unload.state is UnloadState.UNLOADED:
             continue
-        if absent_from(residents, reclaim) or up is None:
+        if absent_from(residents, reclaim):
             unload = evolve(unload, state=UnloadState.UNLOADED)
         else:
-            unload = evolve(unload, state=UnloadState.ORDERED, incarnation=up.incarnation)
+            unload = evolve(unload, state=UnloadState.ORDERED, incarnation=incarnation)
         reclaim = evolve(reclaim, unloads=reclaim.unloads.set(old.engine, unload))
         r = evolve(r, reclaims=r.reclaims.set(reclaim.reclaim_id, reclaim))
     return r

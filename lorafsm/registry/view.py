@@ -24,11 +24,7 @@ def doomed_targets(r: Registry, attempt: Attempt) -> tuple[str, ...]:
 def is_doomed(r: Registry, target: Target) -> bool:
     """Whether the incarnation that this target was frozen with is dead."""
     engine = r.engines[target.engine]
-    return (
-        target.state is TargetState.CLEANED
-        or engine.incarnation != target.incarnation
-        or engine.state in (EngineState.DEAD, EngineState.REMOVED)
-    )
+    return engine.incarnation != target.incarnation or engine.state in (EngineState.DEAD, EngineState.REMOVED)
 
 
 def unready_targets(r: Registry, attempt: Attempt) -> tuple[str, ...]:
