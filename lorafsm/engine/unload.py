@@ -161,8 +161,7 @@ def _with_number_going(a: Agent, number: int) -> tuple[Agent, tuple[Action, ...]
     adapter = adapter_of(a, number)
     if adapter is None:
         return a, actions
-    after, more = with_adapter_going(a, adapter.lora_name)
-    return after, (*actions, *more)
+    return with_adapter_going(a, adapter.lora_name)  # what it loaded from a stash, it dropped then
 
 
 def _stranger(a: Agent, lora_name: str) -> Adapter | None:

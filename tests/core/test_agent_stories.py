@@ -21,7 +21,7 @@ def test_a_publication_by_buckets():
     assert e.begin(1, "A", buckets=2) == "Prepared"
     assert e.receive(1, 0) == "OUT_OF_ORDER"  # not armed: nobody would join the broadcast
     assert e.arm(1, 1) == "OUT_OF_ORDER"
-    assert e.arm(1, 0) == "Armed"
+    assert [e.arm(1, 0), e.arm(1, 0)] == ["Armed", "Armed"]
     assert e.end(1, "A") == "OUT_OF_ORDER"
     assert e.receive(1, 0) == "Pending"
     assert e.do() == "PostReceive"

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorafsm.events import BindFirst
-from lorafsm.identity import SessionKey
+from lorafsm.events import BindFirst, Reserve
+from lorafsm.identity import SessionKey, VersionKey
+from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
+from lorafsm.registry.view import may_dispatch, session_state
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World, digest_of
 
@@ -489,3 +491,19 @@ def test_a_session_of_another_epoch_is_nobodys():
     assert w.do(BindFirst(session=SessionKey("e2", "o1", 0))) == "OTHER_EPOCH"
     assert w.said.field == "epoch"
     assert w.session("s") is None
+
+
+def test_a_version_of_another_epoch_is_nobodys():
+    w = World().boot("A")
+    said = w.do(Reserve(key=VersionKey("e2", 9), digest=digest_of("B"), plan=store_plan(), token="t"))
+    assert (said, w.said.field, w.r.unresolved) == ("OTHER_EPOCH", "epoch", 0)
+
+
+@pytest.mark.parametrize(
+    "session", [SessionKey("e2", "o1", 0), SessionKey("e1", "nobody", 0), SessionKey("e1", "o1", 7)]
+)
+def test_of_a_session_that_nobody_opened_nothing_is_known_and_nothing_may_be_sent(session):
+    w = World().boot("A")
+    w.bind_first("s")
+    assert session_state(w.r, session) is None
+    assert may_dispatch(w.r, session).code == "NO_BINDING"
