@@ -126,4 +126,4 @@ def _actor_for(settings: RegistrySettings, node_id: str) -> ActorHandle:
         max_task_retries=0,
         max_concurrency=_MOST_AT_ONCE,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-    ).remote(settings)
+    ).remote(settings, own_process=True)

@@ -69,22 +69,28 @@ _PAGE = """<!doctype html>
 <p class="kicker">lorafsm · acceptance of RFC 7.1 to 7.3</p><h1>{{ verdict }}</h1></header><main>
 <section><h2>Figures</h2><div class="wide"><table class="numbers">
 <thead><tr><th>figure</th><th>measured</th><th>goal</th><th>state</th></tr></thead><tbody>
-{% for name, value, goal, state in figures %}<tr><th scope="row">{{ name }}</th>
-<td>{{ value | shown }}</td><td>{{ goal }}</td><td>{{ state }}</td></tr>
+{% for name, what, value, goal, state in figures %}<tr class="{{ 'held' if state in good else 'failed' }}">
+<th scope="row">{{ name }}<br><small>{{ what }}</small></th>
+<td>{{ value | brief }}</td><td>{{ goal }}</td><td>{{ state }}</td></tr>
 {% endfor %}</tbody></table></div></section>
-<section><h2>Conditions</h2><div class="wide"><table class="expectations">
-<thead><tr><th>clause</th><th>condition</th><th>expected</th><th>seen</th><th>state</th></tr></thead><tbody>
-{% for c in report.conditions %}<tr class="{{ 'held' if c.state in good else 'failed' }}"><td>{{ c.clause }}</td>
-<th scope="row">{{ c.name }}</th><td>{{ c.expected | shown }}</td>
-<td>{{ c.seen | shown }}</td><td>{{ c.state }}</td></tr>
-{% endfor %}</tbody></table></div></section>
+{% macro conditions_of(rows) %}<div class="wide"><table class="expectations">
+<thead><tr><th>condition</th><th>expected</th><th>seen</th><th>state</th></tr></thead><tbody>
+{% for c in rows %}<tr class="{{ 'held' if c.state in good else 'failed' }}">
+<th scope="row">{{ c.name }}</th><td>{{ c.expected | brief }}</td>
+<td>{{ c.seen | brief }}</td><td>{{ c.state }}</td></tr>
+{% endfor %}</tbody></table></div>{% endmacro %}
+{% macro table_of(title, columns, rows) %}<section><h2>{{ title }}</h2><div class="wide"><table class="numbers">
+<thead><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for c in columns %}<td>{{ row.get(c) | brief }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div></section>{% endmacro %}
+{% if failed %}<section><h2>Not held, or not run</h2>{{ conditions_of(failed) }}</section>{% endif %}
 {% if timeline %}<section><h2>What happened</h2><div class="wide">{{ timeline }}</div></section>{% endif %}
 {% for title, picture in pictures %}{% if picture %}<section><h2>{{ title }}</h2>
 <div class="wide">{{ picture }}</div></section>{% endif %}{% endfor %}
-{% for title, columns, rows in tables %}<section><h2>{{ title }}</h2><div class="wide"><table class="numbers">
-<thead><tr>{% for c in columns %}<th>{{ c }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr>{% for c in columns %}<td>{{ row.get(c) | shown }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div></section>{% endfor %}
+{% for title, columns, rows in tables %}{{ table_of(title, columns, rows) }}{% endfor %}
+<section><h2>Every condition</h2>
+{% for clause, rows in clauses %}<h3>{{ clause }}</h3>{{ conditions_of(rows) }}{% endfor %}</section>
+{% for title, columns, rows in every_row %}{{ table_of(title, columns, rows) }}{% endfor %}
 </main></body></html>
 """
 
@@ -127,7 +133,7 @@ def write(sections: Sections, out: Path) -> dict[str, Any]:
 def render(report: Mapping[str, Any]) -> str:
     """The page; every text from the run is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters["shown"] = shown
+    environment.filters["brief"] = _brief
     style = files("gpu_e2e.report").joinpath("style.css").read_text(encoding="utf-8")
     online = report["sections"].get("online", {})
     states = {condition["name"]: condition["state"] for condition in report["conditions"]}
@@ -136,7 +142,12 @@ def render(report: Mapping[str, Any]) -> str:
         good=GOOD,
         style=Markup(style),  # noqa: S704 - our own file
         verdict=verdict(report),
-        figures=[(name, value, str(GOALS[name]), states[name]) for name, value in report["figures"].items()],
+        figures=[(name, g.what, report["figures"][name], str(g), states[name]) for name, g in GOALS.items()],
+        failed=[condition for condition in report["conditions"] if condition["state"] not in GOOD],
+        clauses=[
+            (clause, [condition for condition in report["conditions"] if condition["clause"] == clause])
+            for clause in sorted({condition["clause"] for condition in report["conditions"]})
+        ],
         timeline=Markup(timeline(_acts(online))),  # noqa: S704 - built and escaped as a tree
         pictures=[
             # matplotlib escapes what it writes.
@@ -144,7 +155,14 @@ def render(report: Mapping[str, Any]) -> str:
             ("Managed versions over time", Markup(curves.occupancy(online.get("occupancy", ())))),  # noqa: S704
         ],
         tables=[(title, list(rows[0]), rows) for title, rows in _tables(report["sections"]) if rows],
+        every_row=[(title, list(rows[0]), rows) for title, rows in _every_row(report["sections"]) if rows],
     )
+
+
+def _brief(value: object) -> str:
+    if not isinstance(value, float) or value.is_integer():
+        return shown(value)
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:.1f}"
 
 
 def _tables(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
@@ -156,13 +174,13 @@ def _tables(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
         ("Time per phase, ms", online.get("phases", [])),
         ("Memory and journal over the row of publications", online.get("memory", [])),
         ("Other ways of publishing", _ways(sections)),
-        *(
-            (f"{name}: every row", section.get("rows", []))
-            for name, section in sections.items()
-            if name != "comparison"
-        ),
         ("Where it ran", [{"what": k, "value": v} for k, v in sections.get("environment", {}).items()]),
     ]
+
+
+def _every_row(sections: Sections) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    others = ((name, section) for name, section in sections.items() if name != "comparison")
+    return [(f"{name}: every row", section.get("rows", [])) for name, section in others]
 
 
 def _acts(online: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -122,14 +122,14 @@ def counted(a: Agent, e: Counted) -> AgentStep:
     adapter = a.adapters.get(e.lora_name)
     if adapter is None or adapter.state is not AdapterState.COUNTING:
         return refuse(a, AgentCode.UNEXPECTED_RESULT, f"{e.lora_name} is not being counted", field="lora_name")
-    if e.count == 0:
-        unloading = _with_adapter(a, adapter, AdapterState.UNLOADING)
-        return AgentStep(unloading, Noted(), (PhysicalUnload(e.lora_name, adapter.number),))
-    if e.count is not None and e.count > 0:
+    if e.count is None or e.count < 0:
+        reason = f"request count of {e.lora_name} is {'unreadable' if e.count is None else e.count}"
+        unknown = _with_adapter(a, adapter, AdapterState.UNKNOWN)
+        return AgentStep(unknown, Noted(), (AskQuarantine(a.incarnation, reason),))
+    if e.count:
         return AgentStep(_with_adapter(a, adapter, AdapterState.DRAINING), Noted())
-    reason = f"request count of {e.lora_name} is {'unreadable' if e.count is None else e.count}"
-    unknown = _with_adapter(a, adapter, AdapterState.UNKNOWN)
-    return AgentStep(unknown, Noted(), (AskQuarantine(a.incarnation, reason),))
+    unloading = _with_adapter(a, adapter, AdapterState.UNLOADING)
+    return AgentStep(unloading, Noted(), (PhysicalUnload(e.lora_name, adapter.number),))
 
 
 def unload_finished(a: Agent, e: UnloadFinished) -> AgentStep:

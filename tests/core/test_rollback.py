@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lorafsm.outcomes import RolledBack
+from lorafsm.registry.view import routable
 from tests.core.story import World
 
 
@@ -44,6 +45,15 @@ def test_a_rollback_expects_the_revision_that_its_caller_saw():
         assert w.rollback("A", rev=rev) == "REVISION_CONFLICT"
         assert (w.said.default, w.said.revision) == (w.key("B"), 2)
     assert w.rollback("A", rev=2) == "OK"
+
+
+def test_a_member_that_is_not_up_need_not_hold_it():
+    w = two()
+    w.bind_first("s")
+    assert w.engine_dead("E1") == "OK"
+    assert w.rollback("A") == "OK"
+    assert routable(w.r, w.key("A")) == ("E0",)
+    assert routable(w.r, w.key("C")) == ()  # nobody ever heard of it
 
 
 def test_only_a_retired_version_is_rolled_back_to():

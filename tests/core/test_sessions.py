@@ -10,7 +10,7 @@ from lorafsm.events import BindFirst, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
-from lorafsm.registry.view import may_dispatch, session_state
+from lorafsm.registry.view import blocker, may_dispatch, session_state
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World, digest_of
 
@@ -507,3 +507,10 @@ def test_of_a_session_that_nobody_opened_nothing_is_known_and_nothing_may_be_sen
     w.bind_first("s")
     assert session_state(w.r, session) is None
     assert may_dispatch(w.r, session).code == "NO_BINDING"
+
+
+def test_an_age_is_counted_from_the_binding_and_is_never_negative():
+    w = World().boot("A")
+    w.now = 1_000
+    w.bind_first("s")
+    assert [blocker(w.r, w.key("A"), now).oldest_age for now in (900, 1_000, 1_250)] == [0, 0, 250]
