@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorafsm.events import BindFirst, Reserve
+from lorafsm.events import BindFirst, CloseAndRelease, Open, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
@@ -514,3 +514,15 @@ def test_an_age_is_counted_from_the_binding_and_is_never_negative():
     w.now = 1_000
     w.bind_first("s")
     assert [blocker(w.r, w.key("A"), now).oldest_age for now in (900, 1_000, 1_250)] == [0, 0, 250]
+
+
+def test_what_was_said_about_one_gap_leaves_the_others():
+    w = World().boot("A")
+    w.owner_up()
+    for sequence in (10, 20, 30, 15, 5, 25, 11, 9):
+        w.do(CloseAndRelease(session=SessionKey("e1", "o1", sequence)))
+    assert w.r.owners["o1"].gaps == ((0, 4), (6, 8), (12, 14), (16, 19), (21, 24), (26, 29))
+    assert w.r.owners["o1"].next_sequence == 31
+    for unseen in (0, 7, 13, 17, 22, 28, 31):
+        assert w.do(Open(session=SessionKey("e1", "o1", unseen), label="")) == "OK"
+    assert w.do(Open(session=SessionKey("e1", "o1", 15), label="")) == "SESSION_CLOSED"
