@@ -386,7 +386,7 @@ OpenTarget(n, e, i) ==      \* the answer counts: the attempt is open, the incar
     /\ ~Doomed(n, e)
 
 Advanced(n, e, target) ==   \* progress renews the driver's lease
-    [attempts EXCEPT ![n].targets[e] = target, ![n].driver_until = Max(@, now' + DriverLease)]
+    [attempts EXCEPT ![n].targets[e] = target, ![n].driver_until = now' + DriverLease]
 
 Resumed(n, e, target) ==    \* no news: the engine stands where it stood, and what it was not told is ordered again
     [attempts EXCEPT ![n].targets[e] = target]
@@ -518,10 +518,10 @@ OwnerGone(o) ==
 Recovered ==                \* after a recovery nobody is late
     /\ Arrives
     /\ owners' = [o \in Owner |->
-           IF owners[o].state = "LIVE" THEN [owners[o] EXCEPT !.lease_until = Max(@, now' + OwnerLease)]
+           IF owners[o].state = "LIVE" THEN [owners[o] EXCEPT !.lease_until = now' + OwnerLease]
            ELSE owners[o]]
     /\ attempts' = [n \in DOMAIN attempts |->
-           IF n \in Unresolved THEN [attempts[n] EXCEPT !.driver_until = Max(@, now' + DriverLease)]
+           IF n \in Unresolved THEN [attempts[n] EXCEPT !.driver_until = now' + DriverLease]
            ELSE attempts[n]]
     /\ <<owners, attempts>>' # <<owners, attempts>>
     /\ UNCHANGED <<versions, default, default_revision, engines, reclaims, repairs, tokens, rollbacks, next_number>>
@@ -657,7 +657,7 @@ Expected(e, i, r, as, cs, ps) ==
 
 Reconciled(e, engine, q, listed, as, cs, ps) ==   \* what is not listed is not proved any more
     [engine EXCEPT
-        !.seq = Max(@, q),
+        !.seq = q,
         !.inventory = [seq |-> q, residents |-> listed],
         !.residents = [v \in Version |->
             LET proved == engine.residents[v] IN

@@ -56,7 +56,7 @@ def agent_step(agent: Agent, item: Input) -> AgentStep:
     if isinstance(answer, Refused) and isinstance(item, ORDERS):
         number = getattr(item, "number", 0)
         answer = evolve(answer, number=number if type(number) is int else 0, repair=isinstance(item, orders.Load))
-    return done if answer is done.answer else AgentStep(done.agent, answer, done.actions)
+    return AgentStep(done.agent, answer, done.actions)
 
 
 def _stepped(a: Agent, item: Input) -> AgentStep:

@@ -213,7 +213,7 @@ def _reconciled(r: Registry, engine: Engine, e: EngineJoin | EngineUp, now: int)
     strays.update(Stray(name, 0) for name in e.foreign if name.startswith(MANAGED_PREFIX))
     after = evolve(
         engine,
-        seq=max(engine.seq, e.seq),
+        seq=e.seq,
         inventory=Inventory(e.seq, e.residents, e.foreign),
         residents=proved,
         strays=frozenset(strays),

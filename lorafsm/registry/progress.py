@@ -198,7 +198,7 @@ def _already_or_out_of_order(r: Registry, target: Target) -> Step:
 
 
 def _advance(r: Registry, attempt: Attempt, target: Target, now: int) -> Step:
-    renewed = evolve(attempt, driver_until=max(attempt.driver_until, now + r.config.driver_lease))
+    renewed = evolve(attempt, driver_until=now + r.config.driver_lease)
     return Step(with_target(r, renewed, target), Done(), (Wake("publisher"),))
 
 

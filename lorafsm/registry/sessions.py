@@ -59,7 +59,7 @@ def heartbeat(r: Registry, e: Heartbeat, now: int) -> Step:
         return refuse(
             r, Code.SESSION_EXPIRED, f"owner {e.owner} is {owner.state}; its sessions are not revived", field="owner"
         )
-    until = max(owner.lease_until, now + r.config.owner_lease)
+    until = now + r.config.owner_lease
     answer = Lease(e.owner, until, _revoked(r, owner))
     if until == owner.lease_until:
         return Step(r, answer)
@@ -107,13 +107,13 @@ def recovered(r: Registry, e: Recovered, now: int) -> Step:
     """After a recovery nobody is late: every lease runs anew from `now` (protocol section 1)."""
     owners = r.owners
     for name, owner in sorted(r.owners.items()):
-        until = max(owner.lease_until, now + r.config.owner_lease)
+        until = now + r.config.owner_lease
         if owner.state is OwnerState.LIVE and until != owner.lease_until:
             owners = owners.set(name, evolve(owner, lease_until=until))
     attempts = r.attempts
     if r.unresolved:
         attempt = attempts[r.unresolved]
-        until = max(attempt.driver_until, now + r.config.driver_lease)
+        until = now + r.config.driver_lease
         if until != attempt.driver_until:
             attempts = attempts.set(r.unresolved, evolve(attempt, driver_until=until))
     wakes: tuple[Effect, ...] = (Wake("publisher"), Wake("reclaimer"), Wake("repairer"))
