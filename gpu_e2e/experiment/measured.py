@@ -31,7 +31,7 @@ _HOLDS_A_SLOT = ("LOADING", "PUBLISHED", "RETIRED", "RECLAIMING", "ABORTED")
 _LEAST_WEIGHED = 5
 _LARGEST_GROWTH = 0.1
 _ROW_BYTES = 2048
-_TRACED = 2000
+_TRACED = 1000
 _PHASES = ("begin", "arm", "bucket", "verify", "load", "probe", "end", "unload")
 _SHOWN_SESSIONS = "S_"  # of the timeline: held ones; the others are hundreds
 

@@ -29,11 +29,12 @@ def prepared(r: Registry, e: Prepared, now: int) -> Step:
     if isinstance(found, Refusal):
         return Step(r, found)
     attempt, target = found
-    if target.state is TargetState.UNKNOWN and not attempt.authorized and e.seq >= target.seq >= 0:
+    answered = target.seq != -1
+    if answered and target.state is TargetState.UNKNOWN and not attempt.authorized and e.seq >= target.seq:
         return _resumed(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq))
     if e.seq <= target.seq:
         return _old_answer(r, e, target, implied=target.state not in _NO_MORE_PROGRESS)
-    if target.seq < 0 and target.state in (TargetState.RESERVED, TargetState.UNKNOWN):
+    if not answered and target.state in (TargetState.RESERVED, TargetState.UNKNOWN):
         return _advance(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq), now)
     return _already_or_out_of_order(r, target)
 

@@ -33,7 +33,7 @@ def with_clean_attempt(r: Registry, now: int) -> Registry:
 def with_done_reclaim(r: Registry, reclaim_id: str, now: int) -> Registry:
     """Free the slot of a reclaimed version once every engine confirmed or is dead: RECLAIMED (RFC 5.2, I11)."""
     reclaim = r.reclaims[reclaim_id]
-    if reclaim.state is ReclaimState.DONE or any(u.state is not UnloadState.UNLOADED for u in reclaim.unloads.values()):
+    if any(u.state is not UnloadState.UNLOADED for u in reclaim.unloads.values()):
         return r
     version = evolve(r.versions[reclaim.key], state=VersionState.RECLAIMED, since=now)
     return evolve(
