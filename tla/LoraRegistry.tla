@@ -395,8 +395,7 @@ Prepared(n, e, i, q) ==
     /\ Arrives
     /\ OpenTarget(n, e, i)
     /\ LET accepted == [Target(n, e) EXCEPT !.state = "PREPARED", !.seq = q] IN
-       \/ /\ Target(n, e).state \in {"RESERVED", "UNKNOWN"}
-          /\ Target(n, e).seq = -1
+       \/ /\ Target(n, e).seq = -1     \* RESERVED, or UNKNOWN
           /\ attempts' = Advanced(n, e, accepted)
        \/ /\ Target(n, e).state = "UNKNOWN"
           /\ Target(n, e).seq # -1

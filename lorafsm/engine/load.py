@@ -62,7 +62,7 @@ def arm_bucket(a: Agent, o: ArmBucket) -> AgentStep:
         return AgentStep(a, fact_of(a, work))
     if o.bucket < work.received + (work.state is WorkState.ARMED):
         return AgentStep(a, Armed(number=o.number, bucket=o.bucket))
-    if work.state is not WorkState.PREPARED or o.bucket > work.received or o.bucket >= work.buckets:
+    if o.bucket > work.received or o.bucket >= work.buckets:  # never while it is ARMED, or after its last bucket
         return _early(a, work)
     armed = with_work(a, evolve(work, state=WorkState.ARMED))
     return AgentStep(armed, Armed(number=o.number, bucket=o.bucket), (PostReceive(o.number, o.bucket),))

@@ -34,7 +34,7 @@ def prepared(r: Registry, e: Prepared, now: int) -> Step:
         return _resumed(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq))
     if e.seq <= target.seq:
         return _old_answer(r, e, target, implied=target.state not in _NO_MORE_PROGRESS)
-    if not answered and target.state in (TargetState.RESERVED, TargetState.UNKNOWN):
+    if not answered:  # RESERVED, or nobody knows: one whose incarnation has ended is doomed
         return _advance(r, attempt, evolve(target, state=TargetState.PREPARED, seq=e.seq), now)
     return _already_or_out_of_order(r, target)
 

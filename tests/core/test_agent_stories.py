@@ -283,9 +283,20 @@ def test_a_negative_or_unreadable_count_is_unknown_not_zero(count: int | None):
     e.todo.clear()
     assert e.unload("A") == "Unknown"
     assert as_event(e.said, "E0", 7).name == "reclaim_unknown"
+    assert (e.said.number, e.said.reclaim_id) == (0, "reclaim-A")
     assert count_of(e, actions.PhysicalUnload) == 0
     assert e.do_all() == ("CountRequests", "PhysicalUnload")  # the repeat looked again, and now it reads zero
     assert e.unload("A") == "Unloaded"
+
+
+def test_what_is_unknown_about_a_stray_is_not_told_of_an_attempt():
+    e = Desk()
+    e.boot("A", 1)
+    e.unload_stray("A", 1)
+    e.do()
+    e.do(count=None)
+    assert e.unload_stray("A", 1) == "Unknown"
+    assert (e.said.number, e.said.reclaim_id) == (0, "")
 
 
 def test_s46_double_abort_duplicate_terminal():

@@ -508,3 +508,18 @@ def test_a_whole_life_by_policies_that_forget_everything_between_calls(seed: int
     assert w.default == "B"
     assert {e: set(held) for e, held in engines.held.items()} == {e: {w.key("B")} for e in ("E0", "E1")}
     assert len(engines.loads) == len(set(engines.loads)), "a number loads once on an engine"
+
+
+def test_once_a_bucket_is_authorised_a_silent_engine_is_only_asked():
+    w = reserved("A", buckets=2)
+    for engine in ("E0", "E1"):
+        w.prepared(engine)
+    w.unknown("E1")
+    assert publisher_says(w, "A") == ["begin E1"]
+    w.prepared("E1")
+    assert publisher_says(w, "A") == ["bucket 0 to E0 E1"]
+    w.authorize(0)
+    for engine in ("E0", "E1"):
+        w.bucket_done(engine, 0)
+    w.unknown("E1")
+    assert publisher_says(w, "A") == ["askstatus E1"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorafsm.events import BindFirst, CloseAndRelease, Open, Reserve
+from lorafsm.events import BindFirst, CloseAndRelease, Open, OwnerUp, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
@@ -526,3 +527,35 @@ def test_what_was_said_about_one_gap_leaves_the_others():
     for unseen in (0, 7, 13, 17, 22, 28, 31):
         assert w.do(Open(session=SessionKey("e1", "o1", unseen), label="")) == "OK"
     assert w.do(Open(session=SessionKey("e1", "o1", 15), label="")) == "SESSION_CLOSED"
+
+
+@pytest.mark.parametrize("times", [{"o1": 5, "o2": 9}, {"o1": 9, "o2": 5}, {"o1": 7, "o2": 7}])
+def test_the_oldest_holder_is_found_over_all_owners(times):
+    w = World().boot("A")
+    for owner, now in times.items():
+        w.do(OwnerUp(owner=owner, now=0))
+        w.do(BindFirst(session=SessionKey("e1", owner, 0), now=now))
+        w.r = evolve(w.r, now=0)  # the other binding may have been earlier
+    oldest = min(times, key=lambda owner: (times[owner], owner))
+    assert blocker(w.r, w.key("A"), 20).oldest == SessionKey("e1", oldest, 0)
+    assert blocker(w.r, w.key("A"), 20).oldest_age == 20 - times[oldest]
+
+
+def test_a_blocker_says_what_is_waited_for():
+    w = World().boot("A")
+    w.bind_first("s")
+    assert "the default" in blocker(w.r, w.key("A"), 0).waits_for
+    w.publish("B")
+    assert "1 session(s) hold it" in blocker(w.r, w.key("A"), 0).waits_for
+    w.close_and_release("s")
+    assert "a reclaim may be claimed" in blocker(w.r, w.key("A"), 0).waits_for
+    w.claim_reclaim("A")
+    assert "unload not confirmed by E0, E1;" in blocker(w.r, w.key("A"), 0).waits_for
+    w.unloaded("E0", "reclaim-A")
+    assert "unload not confirmed by E1;" in blocker(w.r, w.key("A"), 0).waits_for
+    w.unloaded("E1", "reclaim-A")
+    w.make_ready("C")
+    assert "its publication is under way" in blocker(w.r, w.key("C"), 0).waits_for
+    w.abort("C")
+    w.cleaned("E1")
+    assert "cleanup not confirmed by E0;" in blocker(w.r, w.key("C"), 0).waits_for

@@ -555,7 +555,7 @@ def test_an_old_answer_moves_nothing_out_of_unknown():
     assert w.target("B", "E0") == "UNKNOWN"
 
 
-@pytest.mark.parametrize("verb", ["ready", "cleaned"])
+@pytest.mark.parametrize("verb", ["prepared", "ready", "cleaned"])
 def test_an_answer_older_than_one_about_the_same_target_is_stale(verb: str):
     w = World().boot("A")
     w.reserve("B")
