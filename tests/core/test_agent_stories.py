@@ -97,6 +97,7 @@ def test_s15_duplicate_bucket():
     assert e.receive(1, 5) == "OUT_OF_ORDER"
     assert e.agent is mine
     assert count_of(e, actions.PostReceive) == 4
+    assert (e.begin(1, "A", buckets=6), e.said.bucket) == ("BucketDone", 3)
 
 
 def test_a_late_copy_of_an_order_is_answered_with_the_latest_fact():
