@@ -258,8 +258,10 @@ def _is_expected(r: Registry, engine: Engine, resident: Resident) -> bool:
 
 def _loaded_by_attempt(r: Registry, engine: Engine, resident: Resident) -> bool:
     attempt = r.attempts.get(resident.number)
-    target = attempt.targets.get(engine.engine) if attempt is not None and attempt.key == resident.key else None
-    if attempt is None or target is None or target.state is TargetState.CLEANED:
+    if attempt is None or attempt.key != resident.key:
+        return False
+    target = attempt.targets.get(engine.engine)
+    if target is None or target.state is TargetState.CLEANED:
         return False
     # An unresolved attempt cleans up whatever incarnation lists its candidate.
     return attempt.number == r.unresolved or target.incarnation == engine.incarnation

@@ -239,7 +239,7 @@ def _revoke_lagging(r: Registry) -> Registry:
     for key in r.slots if limit else ():
         version = versions[key]
         lag = r.default_revision - version.published_revision
-        if version.state is VersionState.RETIRED and lag >= limit and not version.revoked:
+        if version.state is VersionState.RETIRED and lag >= limit:
             versions = versions.set(key, evolve(version, revoked=True, session_refs=0))
     return evolve(r, versions=versions)
 
@@ -328,8 +328,9 @@ def rollback(r: Registry, e: Rollback, now: int) -> Step:
                 Code.REVISION_CONFLICT, "the default moved; look again", default=r.default, revision=r.default_revision
             ),
         )
-    if version.state is not VersionState.RETIRED or r.default is None:
+    if version.state is not VersionState.RETIRED:
         return refuse(r, Code.NOT_RETIRED, f"{e.key} is {version.state}; only a RETIRED version can be rolled back to")
+    assert r.default is not None  # another version took this one's place
     lacking = tuple(m.engine for m in members(r) if m.state is EngineState.UP and e.key not in m.residents)
     if lacking or not any(m.state is EngineState.UP for m in members(r)):
         return refuse(r, Code.NOT_RESIDENT, "rollback needs the version proved on every UP member", engines=lacking)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from attrs import evolve, fields
 from immutables import Map
 
 from lorafsm.engine import new_agent
 from lorafsm.engine.lifecycle import AdapterState, WorkState
 from lorafsm.engine.records import Adapter, Agent, Work
+from lorafsm.errors import InvalidField
 from lorafsm.identity import VersionKey
 from lorafsm.records import Resident, Stray
 
@@ -47,3 +49,22 @@ def test_the_requests_change_and_nothing_else():
     after = FULL.with_requests(requests, less)
     assert after == evolve(FULL, requests=requests, adapters=FULL.adapters.set(NAME, less))
     assert after != FULL
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("engine", "E 0"),
+        ("incarnation", -1),
+        ("epoch", ""),
+        ("slots", -1),
+        ("slots", 0),
+        ("slots", True),
+        ("base_fingerprint", 7),
+    ],
+)
+def test_an_agent_with_a_malformed_argument_is_not_made(field: str, value: object):
+    given = {"engine": "E0", "incarnation": 1, "epoch": "e1", field: value}
+    with pytest.raises(InvalidField) as caught:
+        new_agent(**given)
+    assert caught.value.field == field

@@ -523,3 +523,15 @@ def test_once_a_bucket_is_authorised_a_silent_engine_is_only_asked():
         w.bucket_done(engine, 0)
     w.unknown("E1")
     assert publisher_says(w, "A") == ["askstatus E1"]
+
+
+@pytest.mark.parametrize(("needed", "said_then"), [(True, []), (False, ["commit A"])])
+def test_a_commit_waits_for_the_stored_artifact_where_one_is_needed(needed: bool, said_then: list[str]):
+    w = World(require_artifact=needed)
+    w.reserve("A")
+    for engine in ("E0", "E1"):
+        w.prepared(engine)
+        w.ready(engine)
+    assert publisher_says(w, "A") == said_then
+    w.store("A")
+    assert publisher_says(w, "A") == ["commit A"]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from lorafsm.events import BindFirst, CloseAndRelease, Open, OwnerUp, Reserve
 from lorafsm.identity import SessionKey, VersionKey
+from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import store_plan
 from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
-from lorafsm.registry.view import blocker, may_dispatch, session_state
+from lorafsm.registry.view import blocker, may_dispatch, oldest_holder, session_state
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World, digest_of
 
@@ -559,3 +560,25 @@ def test_a_blocker_says_what_is_waited_for():
     w.abort("C")
     w.cleaned("E1")
     assert "cleanup not confirmed by E0;" in blocker(w.r, w.key("C"), 0).waits_for
+
+
+def test_a_heartbeat_that_renews_nothing_changes_nothing():
+    w = World().boot("A")
+    w.owner_up()
+    before = w.r
+    assert w.heartbeat() == "OK"
+    assert w.r is before
+
+
+def test_nobody_holds_a_version_without_sessions():
+    w = World().boot("A")
+    assert oldest_holder(w.r, w.key("A")) is None
+
+
+def test_nothing_stands_in_for_a_version_that_is_gone():
+    """No step leads there (I2, I3); a registry that was made otherwise must not route to another version's weights."""
+    w = World().boot("A")
+    w.bind_first("s")
+    gone = evolve(w.r.versions[w.key("A")], state=VersionState.RECLAIMED)
+    r = evolve(w.r, versions=w.r.versions.set(gone.key, gone))
+    assert may_dispatch(r, SessionKey("e1", "o1", 0)).code == "VERSION_GONE"

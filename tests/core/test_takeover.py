@@ -137,3 +137,17 @@ def test_the_old_driver_still_reads_the_receipt_of_the_commit():
     receipt = w.said
     assert w.commit("B", token=old) == "OK"
     assert w.said == receipt
+
+
+def test_a_token_takes_one_attempt_over():
+    w = begun()
+    w.wait(100)
+    assert w.takeover("B", token="t2") == "OK"
+    w.abort("B")
+    for engine in ("E0", "E1"):
+        w.cleaned(engine)
+    w.begin("C")
+    w.wait(100)
+    assert w.takeover("C", token="t2") == "OPERATION_CONFLICT"
+    assert w.said.field == "token"
+    assert w.takeover("C", token="t3") == "OK"

@@ -568,6 +568,13 @@ def test_an_answer_older_than_one_about_the_same_target_is_stale(verb: str):
     assert w.target("B", "E0") == state
 
 
+def test_what_an_engine_said_before_it_failed_does_not_come_back_under_the_same_seq():
+    w = World().boot("A")
+    w.reserve("B")
+    assert w.failed("E0", seq=50) == "OK"
+    assert [w.prepared("E0", seq=50), w.prepared("E0", seq=51)] == ["STALE_SEQ", "OUT_OF_ORDER"]
+
+
 @pytest.mark.parametrize("verb", ["ready", "cleaned"])
 def test_another_answer_under_the_same_seq_is_not_swallowed(verb: str):
     w = World().boot("A")
