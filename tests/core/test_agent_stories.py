@@ -3,8 +3,8 @@
 import pytest
 from immutables import Map
 
-from lorafsm.engine import actions, new_agent
-from lorafsm.engine.orders import Listed
+from lorafsm.engine import actions, agent_step, new_agent
+from lorafsm.engine.orders import Listed, LoadFinished
 from lorafsm.engine.report import as_event
 from lorafsm.errors import InvalidField
 from lorafsm.orders import Begin
@@ -487,3 +487,15 @@ def test_a_new_agent_says_which_argument_is_wrong(field: str, words: dict):
     with pytest.raises(InvalidField) as caught:
         new_agent(**{"engine": "E0", "incarnation": 1, "epoch": "e1", **words})
     assert caught.value.field == field
+
+
+def test_answers_carry_the_seq_also_of_the_first_incarnation():
+    agent = new_agent("E0", 0, "e1")
+    done = agent_step(agent, addressed(Begin, "A", incarnation=0, number=1, plan=plan_of(0)))
+    assert (type(done.answer).__name__, done.answer.seq, done.agent.seq) == ("Prepared", 1, 1)
+
+
+def test_a_refused_result_is_about_no_number():
+    e = Desk()
+    assert e.code(LoadFinished(number=7, ok=True)) == "UNEXPECTED_RESULT"
+    assert (e.said.number, e.said.seq) == (0, e.agent.seq)
