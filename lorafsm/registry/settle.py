@@ -51,7 +51,7 @@ def with_serving_states(r: Registry, now: int) -> Registry:
         serving = EngineState.REPAIRING if lacks(engine, r) else EngineState.UP
         if engine.state in ALIVE and engine.state is not serving:
             engines = engines.set(name, evolve(engine, state=serving, since=now))
-    return r if engines is r.engines else evolve(r, engines=engines)
+    return evolve(r, engines=engines)
 
 
 def _without(slots: tuple[VersionKey, ...], key: VersionKey) -> tuple[VersionKey, ...]:

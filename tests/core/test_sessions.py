@@ -11,7 +11,8 @@ from lorafsm.events import BindFirst, CloseAndRelease, Open, OwnerUp, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import store_plan
-from lorafsm.outcomes import Binding, Closed, Lease, SessionStatus
+from lorafsm.outcomes import Binding, Closed, Done, Lease, SessionStatus
+from lorafsm.registry import step
 from lorafsm.registry.view import blocker, may_dispatch, oldest_holder, session_state
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World, digest_of
@@ -582,3 +583,10 @@ def test_nothing_stands_in_for_a_version_that_is_gone():
     gone = evolve(w.r.versions[w.key("A")], state=VersionState.RECLAIMED)
     r = evolve(w.r, versions=w.r.versions.set(gone.key, gone))
     assert may_dispatch(r, SessionKey("e1", "o1", 0)).code == "VERSION_GONE"
+
+
+@pytest.mark.parametrize("event", [None, "open", object(), Done()])
+def test_what_is_no_event_is_refused(event):
+    w = World().boot("A")
+    done = step(w.r, event)
+    assert (done.registry is w.r, done.outcome.code, done.outcome.field) == (True, "BAD_INPUT", "event")
