@@ -187,7 +187,7 @@ def _rest(before: Agent, a: Agent, o: Cleanup | Unload | UnloadStray) -> Answer 
     found = [adapter_of(a, number) for number in numbers]
     if isinstance(o, Unload) or not o.number:  # number 0 or a reclaim: whoever put it there
         found.append(_stranger(a, o.lora_name))
-    adapter = next((x for x in found if x is not None), None)
+    adapter = found[0] if found else None  # what a reclaim's numbers loaded is there; a stranger comes last
     if adapter is None:
         return None
     was = before.adapters.get(adapter.lora_name, adapter).state

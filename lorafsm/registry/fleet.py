@@ -175,17 +175,7 @@ def _without_repairs(r: Registry, engine: Engine) -> Registry:
 def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry:
     """All that belonged to the dead incarnation: its target clean, its reclaims judged, its repairs withdrawn."""
     residents, incarnation = (up.residents, up.incarnation) if up is not None else (frozenset(), old.incarnation)
-    r = _without_repairs(r, old)
-    attempt = r.attempts.get(r.unresolved)
-    target = attempt.targets.get(old.engine) if attempt is not None else None
-    if attempt is not None and target is not None and target.state is not TargetState.CLEANED:
-        listed = any(resident.key == attempt.key for resident in residents)
-        fenced = evolve(target, state=TargetState.FAILED if listed else TargetState.CLEANED)
-        # An open attempt keeps its frozen incarnation, and is doomed by it; `abort` addresses the successor.
-        if listed and attempt.state is AttemptState.ABORTED:
-            fenced = evolve(fenced, incarnation=incarnation, seq=-1)
-        attempt = evolve(attempt, targets=attempt.targets.set(old.engine, fenced))
-        r = evolve(r, attempts=r.attempts.set(attempt.number, attempt))
+    r = _without_target(_without_repairs(r, old), old, residents, incarnation)
     for key in r.slots:
         version = r.versions[key]
         if version.state is not VersionState.RECLAIMING:
@@ -201,6 +191,22 @@ def _fenced(r: Registry, old: Engine, up: EngineUp | None, now: int) -> Registry
         reclaim = evolve(reclaim, unloads=reclaim.unloads.set(old.engine, unload))
         r = evolve(r, reclaims=r.reclaims.set(reclaim.reclaim_id, reclaim))
     return r
+
+
+def _without_target(r: Registry, old: Engine, residents: frozenset[Resident], incarnation: int) -> Registry:
+    attempt = r.attempts.get(r.unresolved)
+    if attempt is None:
+        return r
+    target = attempt.targets.get(old.engine)
+    if target is None or target.state is TargetState.CLEANED:
+        return r
+    listed = any(resident.key == attempt.key for resident in residents)
+    fenced = evolve(target, state=TargetState.FAILED if listed else TargetState.CLEANED)
+    # An open attempt keeps its frozen incarnation, and is doomed by it; `abort` addresses the successor.
+    if listed and attempt.state is AttemptState.ABORTED:
+        fenced = evolve(fenced, incarnation=incarnation, seq=-1)
+    attempt = evolve(attempt, targets=attempt.targets.set(old.engine, fenced))
+    return evolve(r, attempts=r.attempts.set(attempt.number, attempt))
 
 
 def _reconciled(r: Registry, engine: Engine, e: EngineJoin | EngineUp, now: int) -> Registry:
@@ -224,10 +230,10 @@ def _reconciled(r: Registry, engine: Engine, e: EngineJoin | EngineUp, now: int)
 def _with_lost_ready(r: Registry, engine: Engine) -> Registry:
     """A READY target whose adapter the engine does not list any more has FAILED (rule 3)."""
     attempt = r.attempts.get(r.unresolved)
-    target = attempt.targets.get(engine.engine) if attempt is not None else None
-    if attempt is None or target is None or attempt.state is not AttemptState.OPEN:
+    if attempt is None or attempt.state is not AttemptState.OPEN or attempt.key in engine.residents:
         return r
-    if target.state is not TargetState.READY or attempt.key in engine.residents:
+    target = attempt.targets.get(engine.engine)
+    if target is None or target.state is not TargetState.READY:
         return r
     failed = evolve(target, state=TargetState.FAILED, seq=engine.seq, detail="no longer in the engine's inventory")
     attempt = evolve(attempt, targets=attempt.targets.set(engine.engine, failed))

@@ -590,3 +590,14 @@ def test_what_is_no_event_is_refused(event):
     w = World().boot("A")
     done = step(w.r, event)
     assert (done.registry is w.r, done.outcome.code, done.outcome.field) == (True, "BAD_INPUT", "event")
+
+
+def test_only_the_last_ref_of_a_retired_version_wakes_the_reclaimer():
+    w = World().boot("A")
+    for name in ("s", "t"):
+        w.bind_first(name)
+    w.publish("B")
+    w.close_and_release("s")
+    assert w.wakes() == set()
+    w.close_and_release("t")
+    assert w.wakes() == {"reclaimer"}
