@@ -162,7 +162,7 @@ def authorize_bucket(r: Registry, e: AuthorizeBucket, now: int) -> Step:
     if gone := doomed_targets(r, attempt):
         return refuse(r, Code.MEMBERSHIP_CHANGED, "these targets restarted or left; abort", engines=gone)
     behind = tuple(sorted(t.engine for t in attempt.targets.values() if not _armed_for(r, t, e.bucket)))
-    if e.bucket > attempt.authorized or behind:
+    if behind:  # all of them, where a bucket before it was not authorised yet
         return refuse(
             r,
             Code.OUT_OF_ORDER,
