@@ -7,7 +7,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorafsm.events import BindFirst, CloseAndRelease, Open, OwnerUp, Reserve
+from lorafsm.events import BeginClose, BindFirst, CloseAndRelease, Open, OwnerUp, Reserve
 from lorafsm.identity import SessionKey, VersionKey
 from lorafsm.lifecycle import VersionState
 from lorafsm.manifest import store_plan
@@ -601,3 +601,21 @@ def test_only_the_last_ref_of_a_retired_version_wakes_the_reclaimer():
     assert w.wakes() == set()
     w.close_and_release("t")
     assert w.wakes() == {"reclaimer"}
+
+
+def test_a_lease_names_revoked_versions_only():
+    w = World().boot("A")
+    w.bind_first("s")
+    assert w.heartbeat() == "OK"
+    assert w.said.revoked == ()
+
+
+def test_a_session_keeps_the_label_that_it_was_opened_with():
+    w = World().boot("A")
+    w.owner_up()
+    key = SessionKey("e1", "o1", 0)
+    assert w.do(Open(session=key, label="agent 7")) == "OK"
+    assert w.do(BindFirst(session=key)) == "OK"
+    assert w.r.owners["o1"].sessions[0].label == "agent 7"
+    w.do(BeginClose(session=key))
+    assert w.r.owners["o1"].sessions[0].label == "agent 7"
