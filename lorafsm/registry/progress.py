@@ -52,7 +52,7 @@ def bucket_done(r: Registry, e: BucketDone, now: int) -> Step:
         return _old_answer(r, e, target, implied=e.bucket < target.buckets_done)
     if target.state in _NO_MORE_PROGRESS or e.bucket < target.buckets_done:
         return _already_or_out_of_order(r, target)
-    if e.bucket != target.buckets_done or e.bucket >= attempt.authorized:  # none is, before all are PREPARED
+    if e.bucket >= attempt.authorized:  # what is authorised is the next bucket of every target, or done there
         return refuse(
             r,
             Code.OUT_OF_ORDER,

@@ -294,8 +294,7 @@ def takeover(r: Registry, e: Takeover, now: int) -> Step:
         return refuse(r, Code.STALE_ATTEMPT, f"attempt {attempt.number} is {attempt.state}; there is nothing to drive")
     if now < attempt.driver_until and e.handover != attempt.token:
         return refuse(r, Code.DRIVER_ALIVE, f"the driver's lease runs for {attempt.driver_until - now} ms more")
-    ready = not doomed_targets(r, attempt) and not unready_targets(r, attempt)
-    receipt = TakenOver(e.key, attempt.number, attempt.revision, ready)
+    receipt = TakenOver(e.key, attempt.number, attempt.revision, not unready_targets(r, attempt))
     taken = evolve(attempt, token=e.token, taken_over=True, driver_until=now + r.config.driver_lease)
     after = evolve(
         r,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lorafsm.records import MAX_ENGINES
+from lorafsm.records import MAX_ENGINES, Resident
 from tests.core.every_event import Situation, Subject, assert_cell, cells
 from tests.core.story import World
 
@@ -357,3 +357,26 @@ def test_a_stray_of_the_same_name_stands_in_the_way_of_a_repair():
     assert w.order_repair("A", "E1") == "NOT_ABSENT"
     w.engine_up("E1")
     assert w.order_repair("A", "E1") == "OK"
+
+
+def test_the_number_of_one_versions_repair_answers_for_no_other_version():
+    w = World().boot("A")
+    w.bind_first("s")
+    w.publish("B")
+    w.join("E2")
+    assert w.order_repair("B", "E2") == "OK"
+    [number] = w.r.repairs
+    a = w.r.versions[w.key("A")]
+    assert w.engine_up("E2", holds=[Resident(a.key, a.digest, number)]) == "OK"
+    assert w.strays("E2") == {a.lora_name}
+
+
+def test_a_stored_artifact_stored_again_and_a_served_fleet_change_nothing():
+    w = World().boot("A")
+    since = {name: engine.since for name, engine in w.r.engines.items()}
+    w.wait(500)
+    w.publish("B")
+    before = w.r
+    assert w.store("B") == "OK"
+    assert w.r is before
+    assert {name: engine.since for name, engine in w.r.engines.items()} == since

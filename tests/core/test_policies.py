@@ -535,3 +535,9 @@ def test_a_commit_waits_for_the_stored_artifact_where_one_is_needed(needed: bool
     assert publisher_says(w, "A") == said_then
     w.store("A")
     assert publisher_says(w, "A") == ["commit A"]
+
+
+def test_an_attempt_with_a_quarantined_target_is_given_up():
+    w = reserved("A")
+    w.quarantine("E1")
+    assert publisher_says(w, "A") == ["abort QUARANTINED"]

@@ -151,3 +151,13 @@ def test_a_token_takes_one_attempt_over():
     assert w.takeover("C", token="t2") == "OPERATION_CONFLICT"
     assert w.said.field == "token"
     assert w.takeover("C", token="t3") == "OK"
+
+
+def test_a_permission_to_broadcast_renews_the_drivers_lease():
+    w = World(driver_lease=100).boot("A")
+    w.reserve("B", buckets=1)
+    for engine in ("E0", "E1"):
+        w.prepared(engine)
+    w.wait(50)
+    w.authorize(0)
+    assert w.attempt("B").driver_until == w.now + 100
