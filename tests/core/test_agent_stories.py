@@ -290,6 +290,16 @@ def test_a_negative_or_unreadable_count_is_unknown_not_zero(count: int | None):
     assert e.unload("A") == "Unloaded"
 
 
+def test_what_is_unknown_about_a_cleanup_is_told_of_its_attempt():
+    e = Desk()
+    e.boot("A", 1)
+    e.cleanup(1, "A")
+    e.do()
+    e.do(count=None)
+    assert e.cleanup(1, "A") == "Unknown"
+    assert (e.said.number, e.said.reclaim_id) == (1, "")
+
+
 def test_what_is_unknown_about_a_stray_is_not_told_of_an_attempt():
     e = Desk()
     e.boot("A", 1)
