@@ -161,3 +161,12 @@ def test_a_permission_to_broadcast_renews_the_drivers_lease():
     w.wait(50)
     w.authorize(0)
     assert w.attempt("B").driver_until == w.now + 100
+
+
+def test_a_first_answer_is_progress_also_after_a_silence():
+    w = World(driver_lease=100).boot("A")
+    w.reserve("B")
+    w.unknown("E0")
+    w.wait(50)
+    assert (w.prepared("E0"), w.target("B", "E0")) == ("OK", "PREPARED")
+    assert w.attempt("B").driver_until == w.now + 100
