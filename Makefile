@@ -56,7 +56,7 @@ test-pure: $(STAMP)  ## all tests that need no engine, on two workers
 test-engines: $(STAMP)  ## the tests on real SGLang engines, which share two of them
 	$(BIN)/python -m pytest -m engines $(PYTEST_ARGS)
 
-test-experiment: $(STAMP)  ## the part of the experiment that every change runs: numbers and KV of RFC 7.2
+test-experiment: $(STAMP)  ## the experiment of RFC 7 with a row of three publications
 	$(BIN)/python -m pytest -m experiment $(PYTEST_ARGS)
 
 test-original: $(STAMP)  ## our cache beside SGLang's own: the same victims, no fewer hits
@@ -77,13 +77,14 @@ test-long: $(STAMP)  ## on real engines: 2,000 requests over 20 publications, ki
 bench: $(STAMP)  ## what steps, sessions, searches and the cache cost; writes out/bench/results.json
 	$(BIN)/python -m tests.benchmarks
 
-check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java)
+check: $(STAMP)  ## every formal model of the ci tier, with TLC (needs Java); a tenth of the core's mutants
 	$(BIN)/python -m lorafsm_tla check
+	$(BIN)/python -m tests.mutants core --seeded-tenth
 
 check-long: $(STAMP)  ## the larger models and simulation; the better part of an hour
 	$(BIN)/python -m lorafsm_tla check --tier long
 
-mutants: $(STAMP)  ## damage core and specification, one guard or effect at a time; somebody must see it (hours)
+mutants: $(STAMP)  ## damage core and specification, one guard or effect at a time; somebody must see it (an hour)
 	$(BIN)/python -m tests.mutants
 
 nightly: check-long mutants bench test-long test-older test-original  ## what is too long for every change
