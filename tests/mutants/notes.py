@@ -33,6 +33,8 @@ def table() -> str:
     lines = ["| part | kind | mutants | seen | equivalent |", "|---|---|---:|---:|---:|"]
     for part in ("core", "spec"):
         notes, excused = read_notes(part), equivalent(part)
+        if not notes:
+            continue
         kinds = Counter(kind_of(name) for name in notes)
         same = Counter(kind_of(name) for name in notes if name in excused)
         for kind, count in sorted(kinds.items()):
