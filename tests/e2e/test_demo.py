@@ -58,7 +58,13 @@ def watched(command: list[str], out: Path, scratch: Path, interrupt_at: str = ""
     stdout, stderr = scratch / "stdout", scratch / "stderr"
     with stdout.open("wb") as to_out, stderr.open("wb") as to_err:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, process_group=0
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=to_out,
+            stderr=to_err,
+            process_group=0,
+            preexec_fn=_hears_ctrl_c,
         )
         top = psutil.Process(process.pid)
         end = time.monotonic() + DEADLINE_S
@@ -94,6 +100,10 @@ def left(run: Run) -> list[str]:
 def _everything_is_installed() -> None:
     if missing := demo.missing():
         pytest.skip(f"not installed: {', '.join(missing)} (`make test` installs them)")
+
+
+def _hears_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # where these tests are a shell's background job, SIGINT is ignored
 
 
 def demo_in(scratch: Path, *options: str, interrupt_at: str = "") -> Run:
