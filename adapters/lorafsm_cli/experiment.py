@@ -41,10 +41,11 @@ def run(
             raise CliError(f"--profile: this is a plan of {read.profile}, not of {profile}")
         if publications:
             read = with_publications(read, publications)
+        chosen = tuple(name.strip() for name in sections.split(",")) if sections else experiment.SECTIONS
+        experiment.check_sections(chosen)
         if dry:
             return experiment.dry_run(read, out)
-        context = experiment.prepare(read, out, teller(quiet))
-        return experiment.run(context, tuple(sections.split(",")) if sections else experiment.SECTIONS)
+        return experiment.run(experiment.prepare(read, out, teller(quiet)), chosen)
 
 
 def show_dry(found: dict[str, Any], console: Console) -> None:

@@ -139,6 +139,7 @@ async def run(context: Context) -> dict[str, dict[str, Any]]:
             raise
         await load.let_go(stage.holds)
         await load.stop()
+    context.progress("online: answers against transformers, and TLC reads the journal: a minute or more")
     return {"online": await asyncio.to_thread(measured.section, stage, kind), "faults": faults.section(stage)}
 
 

@@ -53,8 +53,8 @@ def prepare(plan: Plan, out: Path, progress: Callable[[str], None]) -> Context:
     `out` must be new, empty, or an earlier run's, which is cleared.
     """
     out = out.resolve()
+    _check_packages(plan)  # before anything is computed with them, and before an earlier run's results go
     _clear(out)
-    _check_packages(plan)  # before anything is computed with them
     model = profiles.model_folder(plan, out)
     config = profiles.model_config(model)
     snapshots = profiles.fixtures(plan, config)
@@ -75,6 +75,12 @@ def prepare(plan: Plan, out: Path, progress: Callable[[str], None]) -> Context:
     return Context(plan, out, model, base, snapshots, progress)
 
 
+def check_sections(sections: Sequence[str]) -> None:
+    """Raises InvalidField for a name that is no section's."""
+    if odd := sorted(set(sections) - set(SECTIONS)):
+        raise InvalidField("sections", f"{odd[0]!r} is none; take some of {', '.join(SECTIONS)}")
+
+
 def run(context: Context, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
     """Run the sections and write report.json (and the page) into the run's folder; returns the report.
 
@@ -82,8 +88,7 @@ def run(context: Context, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
     EngineStartError names the log of an engine that does not start; PlanMismatch the setting of one that is not as
     planned.  Conditions that did not hold are in the report.
     """
-    if odd := sorted(set(sections) - set(SECTIONS)):
-        raise InvalidField("sections", f"{odd[0]} is none; take some of {', '.join(SECTIONS)}")
+    check_sections(sections)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with ended_by_sigterm():
         found = asyncio.run(play(context, sections))
@@ -153,6 +158,7 @@ def dry_run(plan: Plan, out: Path) -> dict[str, Any]:
         rows.append({"name": name, "ok": True, "seen": str(seen)[:_MANY]})
         return seen
 
+    check("out", lambda: _found_in(out.resolve()))
     check("packages", lambda: _check_packages(plan))
     check("ports", lambda: [free_port() for _ in range(2 * plan.engine.count)])
     check("memory", lambda: f"{profiles.free_memory_gib(plan):.1f} GiB free, {plan.engine.memory_gib} GiB an engine")
@@ -199,12 +205,21 @@ def _revision() -> str:
 
 def _clear(out: Path) -> None:
     """Remove an earlier run's results; a folder that holds anything else is somebody's and stays untouched."""
+    _found_in(out)
+    try:
+        for path in out.iterdir() if out.exists() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARK).write_text("written by lorafsm experiment, which clears this folder before each run\n")
+    except OSError as error:
+        raise InvalidField("out", f"{out} cannot be written: {error.strerror}; name another folder") from error
+
+
+def _found_in(out: Path) -> str:
+    """What is in the folder now, in words; InvalidField where a run may not put its results there."""
     if out.exists() and not out.is_dir():
         raise InvalidField("out", f"{out} is a file; name a folder")
     found = {path.name for path in out.iterdir()} if out.exists() else set()
     if found and MARK not in found:
         raise InvalidField("out", f"{out} holds {min(found)} and no run's mark; name an empty or a new folder")
-    for path in out.iterdir() if out.exists() else ():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("written by lorafsm experiment, which clears this folder before each run\n")
+    return "an earlier run's results, which a run removes" if found else "nothing"

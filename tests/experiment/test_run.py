@@ -89,3 +89,26 @@ def test_the_command_says_what_it_was_asked_wrongly(tmp_path, capfd, arguments, 
     assert ended.value.code == 2
     assert says in capfd.readouterr().err
     assert not Path(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["--sections", "numeric,foo"], ["--sections", "kv", "--plan", "PLAN"]])
+def test_a_refused_run_leaves_an_earlier_runs_report(tmp_path, words):
+    out, plan = tmp_path / "out", tmp_path / "plan.toml"
+    plan.write_text((PLANS / "cpu.toml").read_text().replace('sglang = "0.5.23"', 'sglang = "0.0.1"'))
+    out.mkdir()
+    (out / ".lorafsm-experiment").touch()
+    (out / "report.json").write_text("{}")
+    done = CliRunner().invoke(app, ["experiment", "--out", str(out), *(w.replace("PLAN", str(plan)) for w in words)])
+    assert done.exit_code != 0
+    assert (out / "report.json").read_text() == "{}"
+
+
+def test_a_dry_run_looks_at_the_folder_and_the_sections_too(plan, tmp_path):
+    from gpu_e2e.experiment.run import dry_run
+
+    (tmp_path / "mine.txt").touch()
+    found = dry_run(plan, tmp_path)
+    assert not found["ok"]
+    assert "mine.txt" in next(row["seen"] for row in found["checks"] if row["name"] == "out")
+    done = CliRunner().invoke(app, ["experiment", "--out", str(tmp_path), "--dry-run", "--sections", "kv, foo"])
+    assert done.exit_code != 0
