@@ -67,7 +67,8 @@ class Publisher:
             return seen.orders
 
         async def is_done() -> bool:
-            return seen is not None and (isinstance(seen.outcome, Committed) or (bool(seen.outcome) and seen.clean))
+            ended = None if seen is None else seen.outcome
+            return isinstance(ended, Committed) or (seen is not None and ended is not None and seen.clean)
 
         await self._rounds().go(wanted, is_done, patience)
         assert seen is not None

@@ -179,8 +179,8 @@ class RegistryActor:
 
 
 def _collect_less() -> None:
-    """Let the collector pass over what is there, and come seldom: a registry's records hold no cycles, and its looking
-    at them takes half of the time of a batch (tests/benchmarks, `actor`)."""
+    """Let the collector pass over what is there, and come seldom: a registry's records hold no cycles, and looking at
+    them took it half of the time of a batch of binds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

@@ -55,6 +55,20 @@ def test_a_version_is_published():
     virtually(story())
 
 
+def test_a_driver_asks_one_question_a_round():
+    """Orders, outcome and cleanness come together: a registry elsewhere is asked as seldom as possible."""
+
+    async def story() -> None:
+        async with stage() as s:
+            await s.reserve(B)
+            s.client.asked.clear()
+            assert isinstance(await publisher(s).publish(B, f"token-{B}"), Committed)
+            kinds = [type(question).__name__ for question in s.client.asked]
+            assert (kinds[0], set(kinds[1:])) == ("VersionOf", {"DrivenAttempt"})
+
+    virtually(story())
+
+
 def test_one_damaged_copy_ends_in_a_clean_abort_with_one_outcome_for_all():
     async def story() -> None:
         async with stage() as s:

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from lorafsm.engine.orders import Listed
+from lorafsm.errors import LoraFsmError
 from lorafsm.events import EngineDead, EngineLost, EngineUp
 from lorafsm.outcomes import Committed
 from lorafsm_asyncio import Publisher, Reclaimer, Repairer, Seat, Watcher
@@ -262,5 +263,49 @@ def test_an_outage_of_the_registry_stops_no_watch():
             await asyncio.sleep(5)
             s.client.out = False
             await s.until(lambda: s.r.engines["E1"].state == "DEAD")
+
+    virtually(story())
+
+
+class Wired:
+    """A connection to the address at which the engine was when it was made; nobody answers at an old one."""
+
+    def __init__(self, inner: Any, addresses: dict[str, int], name: str) -> None:
+        self._inner, self._addresses, self._name, self._at = inner, addresses, name, addresses[name]
+
+    def _require_there(self) -> None:
+        if self._addresses[self._name] != self._at:
+            raise LoraFsmError("NO_ANSWER", f"nobody at {self._at}")
+
+    async def attest(self) -> Any:
+        self._require_there()
+        return await self._inner.attest()
+
+    async def carry_out(self, order: Any) -> Any:
+        self._require_there()
+        return await self._inner.carry_out(order)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def test_an_engine_that_comes_back_at_another_address_is_found():
+    async def story() -> None:
+        async with stage() as s:
+            addresses = dict.fromkeys(s.hosts, 1)
+
+            def seat(name: str) -> Seat:
+                host = s.hosts[name]
+                return Seat(name, lambda incarnation: Wired(host.connect(incarnation), addresses, name), host.exited)
+
+            seats = [seat(name) for name in s.hosts]
+            s.on(Watcher(s.client, "e1", seats, s.executors, clock=now_ms, notify=s.notices.append).run())
+            s.on(Repairer(s.client, s.executors, clock=now_ms, notify=s.notices.append).run())
+            s.hosts["E1"].kill()
+            await s.until(lambda: s.r.engines["E1"].state == "DEAD")
+            addresses["E1"] = 2
+            s.hosts["E1"].start()
+            await s.until(lambda: s.r.engines["E1"].state == "UP")
+            assert await routable(s, A) == ("E0", "E1")
 
     virtually(story())
