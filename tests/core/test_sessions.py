@@ -601,6 +601,9 @@ def test_only_the_last_ref_of_a_retired_version_wakes_the_reclaimer():
     assert w.wakes() == set()
     w.close_and_release("t")
     assert w.wakes() == {"reclaimer"}
+    w.bind_first("u")
+    w.close_and_release("u")
+    assert w.wakes() == set()  # the default's last
 
 
 def test_a_lease_names_revoked_versions_only():
