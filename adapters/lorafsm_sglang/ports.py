@@ -35,17 +35,17 @@ def free_port(host: str = "127.0.0.1") -> int:
     chance = random.SystemRandom()  # processes that were forked from one another must not try the same ports
     for _ in range(_TRIES):
         port = chance.randrange(_LOWEST, _end_of_range())
-        if is_free(port, host) and _taken(port):
+        if is_free(port, host) and _take(port):
             return port
     while True:  # nothing is free there: any other
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
             port = int(probe.getsockname()[1])
-        if _taken(port):
+        if _take(port):
             return port
 
 
-def _taken(port: int) -> bool:
+def _take(port: int) -> bool:
     with _lock:
         if port in _handed_out:
             return False
